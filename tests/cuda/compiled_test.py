@@ -43,6 +43,9 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "make_scales": (40, 0),
     "encode_tiles": (40, 0),
     "decode_tiles": (40, 0),
+    "quantise_rows": (48, 32),
+    "find_column_maxima": (40, 0),
+    "encode_columns": (48, 2304),  # a tile that is turned
     "sum_in_order": (40, 0),
     "sum_halves": (40, 0),
     "sum_halves_rounded": (40, 0),

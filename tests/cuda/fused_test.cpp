@@ -263,6 +263,33 @@ TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
   }
 }
 
+/// Rows and columns of a line or of many tiles, padded and not; NaN and infinity stay what they are.
+TEST_F(Fused, LinesOf8BitsHaveTheCodesOfTheTwin) {
+  for (const Shape& s : shapes())
+    for (const bool turned : {false, true})
+      for (const bool e5m2 : {false, true}) {
+        SCOPED_TRACE(name_of(s) + (turned ? " turned" : "") + (e5m2 ? " e5m2" : ""));
+        std::vector<float> values = plain(s.tokens * s.width, 1);
+        const float odd[] = {kNaN, kInfinity, -kInfinity, 3e30f, kSubnormal, -0.0f};
+        for (size_t i = 0; i < std::size(odd) && s.width > 60; ++i) values[i * 17] = odd[i];
+        for (int64_t c = 0; c < s.width; ++c) values[static_cast<size_t>(s.width + c)] = 0;
+        Matrix x(values, s.x, s.offset);
+        const int64_t lines = turned ? s.width : s.tokens, length = turned ? s.tokens : s.width,
+                      stride = (length + 15) / 16 * 16;
+        std::vector<uint8_t> codes(static_cast<size_t>(lines * stride), 0xee);
+        DeviceArray<uint8_t> there_codes(codes);
+        Floats scales = unset(lines);
+        const auto make = [&](bool there) {
+          return ops::QuantisedLines{s.tokens,         s.width, x.in(there),
+                                     turned,           e5m2,    there ? there_codes.data() : codes.data(),
+                                     scales.at(there), stride};
+        };
+        run_both(make, ops::quantise_lines, launch_quantise_lines);
+        expect_same(there_codes.values(), codes, "codes");
+        scales.expect_alike("scales");
+      }
+}
+
 /// Values at which GELU is 0, x and in between, largest and smallest ones, and what is not finite.
 TEST_F(Fused, GeluAndItsGradientHaveTheBitsOfTheTwin) {
   for (const Shape& s : shapes()) {
@@ -545,6 +572,7 @@ TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {
   EXPECT_EQ(launch_gated_gradients(ops::GatedGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_gelu(ops::GeluRows{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_gelu_gradients(ops::GeluGradients{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_quantise_lines(ops::QuantisedLines{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_rotate_rows(ops::RotatedRows{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_depthwise(ops::DepthwiseRows{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_depthwise_gradients(ops::DepthwiseGradients{}, nullptr), cudaSuccess);

@@ -648,6 +648,15 @@ void gelu_gradients(const ops::GeluGradients& rows) {
   on.columns(n.columns, div_up(n.tokens, int64_t{ops::kGroupTokens}));
   timeline().run("gelu_gradients", on.uses(), [n] { ops::gelu_gradients(n); });
 }
+void quantise_lines(const ops::QuantisedLines& lines) {
+  ops::QuantisedLines n = lines;
+  Operands on(n.rows, n.width);
+  on.in(n.x);
+  std::vector<Use> uses = on.uses();
+  uses.push_back(written(n.codes, n.lines() * n.stride)), uses.push_back(written(n.scales, 4 * n.lines()));
+  n.codes = shadow(n.codes, n.lines() * n.stride), n.scales = shadow(n.scales, n.lines());
+  timeline().run("quantise_lines", uses, [n] { ops::quantise_lines(n); });
+}
 void rotate_rows(const ops::RotatedRows& rows) {
   ops::RotatedRows n = rows;
   Operands on(n.tokens, n.width);
@@ -839,6 +848,7 @@ const device::Backend kTable = {
     .gated_gradients = placed<gated_gradients>,
     .gelu = placed<gelu>,
     .gelu_gradients = placed<gelu_gradients>,
+    .quantise_lines = placed<quantise_lines>,
     .rotate_rows = placed<rotate_rows>,
     .depthwise = placed<depthwise>,
     .depthwise_gradients = placed<depthwise_gradients>,

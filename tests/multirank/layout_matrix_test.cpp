@@ -269,6 +269,7 @@ TEST(LayoutMatrix, AdaptersWithDropoutAndMagnitudesAreTheSame) {
 /// by step, most where a gradient is nearly zero, which is why weights are not compared. kHalfLoss is five times the
 /// worst seen over the tables, 7.1e-5, and 200 times what fp32 is held to.
 constexpr double kHalfLoss = 4e-4;
+constexpr double kEightBitLoss = 4e-3;
 
 const std::vector<std::string> kIn16Bits = {
     "dp_shard=2",
@@ -294,6 +295,20 @@ TEST(LayoutMatrix, ComputingIn16BitsIsTheSameWithinItsRounding) {
   const Training bf16 = {
       "bf16", {"--train.global_batch", "3", "--plan.compute_dtype", "bf16"}, std::nullopt, kHalfLoss};
   check("layouts in bf16", bf16, kIn16Bits);
+}
+
+/// Of products in 8 bits a scale belongs to what a rank, or a micro-batch, has of a sum: columns of tp, tokens of cp and sp. Its
+/// codes are then others, each off by 2^-4 of a value at most. kEightBitLoss is six times the worst seen, 6.4e-4.
+TEST(LayoutMatrix, ProductsIn8BitsAreTheSameWithinTheirRounding) {
+  const Training fp8 = {
+      "in-fp8", {"--train.global_batch", "3", "--plan.compute_dtype", "fp8"}, std::nullopt, kEightBitLoss};
+  check("layouts with products in fp8", fp8, kIn16Bits);
+  Training adapted = adapters("lora-in-fp8", {"--plan.compute_dtype", "fp8"});
+  adapted.bounds.reset(), adapted.loss = kEightBitLoss;
+  check("layouts with LoRA and products in fp8", adapted,
+        {"dp_shard=2", "sp=2 --plan.recompute all", "cp=3 --plan.activations offload", "tp=2",
+         "pp=2,tp=2 --train.micro_batch 1", "dp_replicate=2 --plan.strategy two_level",
+         "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
 }
 
 TEST(LayoutMatrix, AdaptersIn16BitsAreTheSameWithinTheirRounding) {

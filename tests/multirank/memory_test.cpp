@@ -103,6 +103,22 @@ TEST_P(Halves, PeakIsWithinTwoPercentOfThePlanAndNeverAbove) {
   peak_of(GetParam(), std::string("halves-") + GetParam().name, "bf16");
 }
 
+/// Codes and their scales are planned.
+class Eighths : public Memory {};
+
+TEST_P(Eighths, PeakIsWithinTwoPercentOfThePlanAndNeverAbove) {
+  peak_of(GetParam(), std::string("eighths-") + GetParam().name, "fp8");
+}
+
+const Case kEighths[] = {
+    {"two", 2, {}},
+    {"recompute", 2, {"--plan.recompute", "all"}},
+    {"features", 2, {"--mesh", "tp=2", "--plan.recompute", "2"}},
+    {"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "zero_bubble"}},
+    {"lora", 1, {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "4", "--lora.base_dtype", "fp8"}}};
+INSTANTIATE_TEST_SUITE_P(ByTurns, Eighths, ::testing::ValuesIn(in_turn("memory of products in 8 bits", kEighths)),
+                         name_of);
+
 TEST(HalvesOfShards, TakeLessThanFp32WhereParametersAreSharded) {
   const Case sharded = {"sharded", 2, {"--plan.strategy", "full_shard"}};
   EXPECT_LT(peak_of(sharded, "halves-16", "bf16"), peak_of(sharded, "halves-32", "fp32"));

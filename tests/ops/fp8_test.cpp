@@ -5,8 +5,13 @@
 #include <bit>
 #include <cmath>
 
+#include "byte_count.h"
+#include "tables.h"
 #include "tessera/base/random.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/node.h"
 #include "tessera/ops/reference.h"
+#include "tessera/ops/session.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -87,3 +92,232 @@ TEST(Int8Blocks, AreWithinHalfAStepAndZerosStayZero) {
 
 }  // namespace
 }  // namespace tessera::ops
+
+// Products in 8 bits ([Note: products in 8 bits] in ops/kernels.h) of every table: codes and scales of lines, results and gradients
+// beside those of fp64 on the same codes, what stays in 16 bits, adapters beside a base, and bytes on meta.
+namespace tessera::ops::in_eight_bits {
+namespace {
+
+using testing::each_table;
+using testing::table_name;
+using testing::WithEachTable;
+
+constexpr int64_t kTokens = 37, kIn = 50, kOut = 24;  // none of which is a multiple of 16
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+
+/// Rows and columns that differ in size by a thousand, with a zero row.
+Tensor drawn(at::IntArrayRef shape, uint64_t which, at::ScalarType type) {
+  Tensor x = at::empty(shape);
+  RandomKey(100 + which, Purpose::test).normal(out_data(x), 0, static_cast<size_t>(x.numel()));
+  for (int64_t r = 0; r < shape[0]; ++r) x[r].mul_(std::pow(10.0, static_cast<double>(r % 7) / 2 - 2));
+  if (shape[0] > 5) x[5].zero_();
+  return x.to(type).contiguous();
+}
+
+/// What quantise_fp8() makes of the rows, or columns, of x, whole and without scales in fp64.
+struct Expected {
+  Expected(const Tensor& x, DType format, bool turned) {
+    const Tensor lines = (turned ? x.t() : x).to(at::kFloat).contiguous();
+    codes = at::empty(lines.sizes(), at::kByte), scales = at::empty({lines.size(0)});
+    quantise_fp8(codes.mutable_data_ptr<uint8_t>(), out_data(scales), data(lines),
+                 {lines.size(0), lines.size(1), 1, lines.size(1), format});
+    Tensor floats = at::empty(lines.sizes());
+    from_fp8(out_data(floats), codes.const_data_ptr<uint8_t>(), codes.numel(), format);
+    values = floats.to(at::kDouble) * scales.to(at::kDouble).unsqueeze(1);
+  }
+  Tensor codes, scales, values;
+};
+Tensor e4m3(const Tensor& x, bool turned = false) { return Expected(x, DType::f8_e4m3, turned).values; }
+Tensor e5m2(const Tensor& x, bool turned = false) { return Expected(x, DType::f8_e5m2, turned).values; }
+
+void expect_close(const Tensor& got, const Tensor& expected, double bound, const char* what) {
+  ASSERT_TRUE(got.defined()) << what;
+  ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+  const double most = expected.abs().max().item<double>();
+  EXPECT_GT(most, 0) << what;
+  EXPECT_LE((got.to(at::kDouble) - expected).abs().max().item<double>() / most, bound) << what;
+}
+constexpr double kRounded = 1.0 / 256, kSummed = 2e-6;
+
+using Fp8Products = WithEachTable<>;
+
+TEST_P(Fp8Products, LinesHaveTheCodesAndScalesOfRowsAndZerosBehind) {
+  for (const at::ScalarType type : kTypes)
+    for (const auto& [at_format, format] :
+         {std::pair(at::kFloat8_e4m3fn, DType::f8_e4m3), {at::kFloat8_e5m2, DType::f8_e5m2}})
+      for (const bool turned : {false, true}) {
+        const Tensor x = drawn({kTokens, kIn}, 1, type);
+        const Expected expected(x, format, turned);
+        const Fp8Lines lines = table.fp8_lines(x, at_format, turned, false);
+        const int64_t length = turned ? kTokens : kIn;
+        ASSERT_EQ(lines.codes.size(1), turned ? 48 : 64);
+        const Tensor codes = lines.codes.view(at::kByte);
+        EXPECT_TRUE(codes.narrow(1, 0, length).equal(expected.codes)) << type << turned;
+        EXPECT_TRUE(codes.narrow(1, length, codes.size(1) - length).eq(0).all().item<bool>()) << type << turned;
+        EXPECT_TRUE(lines.scales.equal(expected.scales)) << type << turned;
+      }
+}
+
+TEST_P(Fp8Products, NaNIsACodeOfItsOwnAndNoScale) {
+  Tensor x = drawn({3, 20}, 2, at::kBFloat16);
+  x[1][7] = 0;
+  const Tensor clean = table.fp8_lines(x, at::kFloat8_e4m3fn, false, false).scales;
+  x[1][7] = NAN;
+  const Fp8Lines lines = table.fp8_lines(x, at::kFloat8_e4m3fn, false, false);
+  EXPECT_TRUE(lines.scales.equal(clean));
+  const Tensor y = table.fp8_product(lines, lines, {}, at::kBFloat16);
+  EXPECT_TRUE(y[1].isnan().all().item<bool>()) << "what is not finite is not hidden";
+  EXPECT_FALSE(y[0][0].isnan().item<bool>());
+}
+
+TEST_P(Fp8Products, NoTokensMakeNoResultAndAnEmptySum) {
+  const Tensor none = at::empty({0, kIn}, at::kBFloat16), w = drawn({kOut, kIn}, 3, at::kBFloat16);
+  EXPECT_EQ(fp8_linear(none, w, {}, false, at::kBFloat16).sizes(), at::IntArrayRef({0, kOut}));
+  Tensor dw = at::full({kOut, kIn}, 3.0f);
+  fp8_weight_gradient(dw, at::empty({0, kOut}, at::kBFloat16), none, false, /*add=*/true);
+  EXPECT_TRUE(dw.eq(3).all().item<bool>());
+  fp8_weight_gradient(dw, at::empty({0, kOut}, at::kBFloat16), none, false, /*add=*/false);
+  EXPECT_TRUE(dw.eq(0).all().item<bool>());
+}
+
+/// y, dx, dW and db of a linear, or of one behind a GELU.
+struct Results {
+  Tensor y, dx, dw, db;
+};
+
+struct Operands {
+  Tensor x = drawn({kTokens, kIn}, 4, at::kBFloat16), w = drawn({kOut, kIn}, 5, at::kBFloat16),
+         bias = drawn({kOut}, 6, at::kBFloat16), dy = drawn({kTokens, kOut}, 7, at::kBFloat16);
+};
+
+Results run(const Operands& o, bool gelu, bool fp8, const Tensor& before = {}) {
+  WeightSite weight{o.w, before.defined() ? before.clone() : at::full({kOut, kIn}, NAN), !before.defined()},
+      bias{o.bias, at::full({kOut}, NAN), true};
+  const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
+  Tensor y;
+  {
+    const Fp8Scope scope(fp8);
+    y = gelu ? gelu_linear(x, weight, &bias, anchor, at::kBFloat16) : linear(x, weight, &bias, anchor, at::kBFloat16);
+  }  // the backward knows how its forward was
+  const auto grads = torch::autograd::grad({y}, {x, anchor}, {o.dy}, true, false, true);
+  return {y.detach(), grads[0], weight.grad, bias.grad};
+}
+
+TEST_P(Fp8Products, ResultsAndGradientsAreThoseOfTheCodes) {
+  const Operands o;
+  const Results got = run(o, false, true);
+  expect_close(got.y, e4m3(o.x).matmul(e4m3(o.w).t()) + o.bias.to(at::kDouble), kRounded, "y");
+  expect_close(got.dx, e5m2(o.dy).matmul(e4m3(o.w, true).t()), kRounded, "dx");
+  const Tensor dw = e5m2(o.dy, true).matmul(e4m3(o.x, true).t());
+  expect_close(got.dw, dw, kSummed, "dW");
+  expect_close(got.db, o.dy.to(at::kDouble).sum(0), 1e-5, "db");
+  const Tensor before = drawn({kOut, kIn}, 8, at::kFloat);
+  expect_close(run(o, false, true, before).dw, before.to(at::kDouble) + dw, kSummed, "dW added");
+}
+
+TEST_P(Fp8Products, GeluIsQuantisedBehindIt) {
+  const Operands o;
+  const Results got = run(o, true, true);
+  const Tensor z = table.gelu_tanh(o.x);
+  expect_close(got.y, e4m3(z).matmul(e4m3(o.w).t()) + o.bias.to(at::kDouble), kRounded, "y");
+  expect_close(got.dw, e5m2(o.dy, true).matmul(e4m3(z, true).t()), kSummed, "dW");
+  const Tensor x = o.x.to(at::kDouble).requires_grad_();
+  reference::gelu_tanh(x).backward(e5m2(o.dy).matmul(e4m3(o.w, true).t()));
+  expect_close(got.dx, x.grad(), 3 * kRounded, "dx");
+}
+
+TEST_P(Fp8Products, WhatIsNoStreamOf16BitsStaysAsItIs) {
+  const Operands o;
+  const Results plain = run(o, false, false), eight = run(o, false, true);
+  EXPECT_FALSE(plain.y.equal(eight.y)) << "nothing was quantised";
+  EXPECT_FALSE(plain.dw.equal(eight.dw));
+  const Tensor anchor = at::zeros({1});
+  WeightSite weight{o.w};
+  const auto with = [&](const Tensor& x, at::ScalarType type, bool fp8) {
+    const Fp8Scope scope(fp8);
+    return linear(x, weight, nullptr, anchor, type);
+  };
+  for (const auto& [x, type] : {std::pair(o.x.to(at::kFloat), at::kBFloat16), {o.x, at::kFloat}})
+    EXPECT_TRUE(with(x, type, true).equal(with(x, type, false)));
+}
+
+TEST_P(Fp8Products, DeferredGradientsAreThoseOfOneBackward) {
+  const Operands o;
+  const Results at_once = run(o, false, true);
+  WeightSite weight{o.w, {}, true};
+  const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
+  DeferredGradients deferred({&weight});
+  {
+    const Fp8Scope scope(true);
+    const Tensor y = linear(x, weight, nullptr, anchor, at::kBFloat16);
+    const DeferredGradients::Scope open(deferred);
+    const auto grads = torch::autograd::grad({y}, {x, anchor}, {o.dy}, true, false, true);
+    EXPECT_TRUE(grads[0].equal(at_once.dx));
+  }
+  weight.grad = at::full({kOut, kIn}, NAN);
+  deferred.run();
+  EXPECT_TRUE(weight.grad.equal(at_once.dw));
+}
+
+TEST_P(Fp8Products, TwoReadersOfAnInputAddTheirGradients) {
+  const Operands o;
+  const Results one = run(o, false, true);
+  WeightSite weight{o.w};
+  const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
+  const Fp8Scope scope(true);
+  Tensor passed;
+  const Tensor first = linear(x, weight, nullptr, anchor, at::kBFloat16, When::at_once, &passed);
+  ASSERT_TRUE(passed.defined());
+  const Tensor second = linear(passed, weight, nullptr, anchor, at::kBFloat16);
+  const auto grads = torch::autograd::grad({first, second}, {x}, {o.dy, o.dy});
+  expect_close(grads[0], one.dx.to(at::kDouble) * 2, kRounded, "dx");
+}
+
+/// A pair on a frozen base of any form, which is quantised from what that form holds.
+TEST_P(Fp8Products, AnAdapterIsBesideTheBasesProduct) {
+  constexpr int64_t kRank = 4;
+  const Operands o;
+  const Tensor a0 = drawn({kRank, kIn}, 9, at::kBFloat16), b0 = drawn({kOut, kRank}, 10, at::kBFloat16);
+  const auto wide = [](const Tensor& t) { return t.to(at::kDouble); };
+  for (const at::ScalarType form : {at::kBFloat16, at::kChar, at::kFloat8_e4m3fn}) {
+    WeightSite weight = freeze(o.w.to(at::kFloat), form), bias{o.bias};
+    bias.frozen = true;
+    const Tensor base = table.frozen_matrix(weight, at::kBFloat16);
+    WeightSite a{a0, at::full({kRank, kIn}, NAN), true}, b{b0, at::full({kOut, kRank}, NAN), true};
+    const Adapter pair{.a = &a, .b = &b, .scale = 0.5};
+    const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
+    Tensor y;
+    {
+      const Fp8Scope scope(true);
+      y = frozen_linear(x, weight, &bias, &pair, anchor, false, at::kBFloat16);
+    }
+    const Tensor h = 0.5 * wide(o.x).matmul(wide(a0).t()), e = 0.5 * wide(o.dy).matmul(wide(b0));
+    const char* name = form == at::kChar ? "int8" : form == at::kBFloat16 ? "bf16" : "fp8";
+    expect_close(y.detach(), e4m3(o.x).matmul(e4m3(base).t()) + wide(o.bias) + h.matmul(wide(b0).t()), 3 * kRounded,
+                 name);
+    const auto grads = torch::autograd::grad({y}, {x, anchor}, {o.dy}, true, false, true);
+    expect_close(grads[0], e5m2(o.dy).matmul(e4m3(base, true).t()) + e.matmul(wide(a0)), 3 * kRounded, name);
+    expect_close(a.grad, e.t().matmul(wide(o.x)), 2 * kRounded, name);
+    expect_close(b.grad, wide(o.dy).t().matmul(h), 2 * kRounded, name);
+  }
+}
+
+TEST_P(Fp8Products, BytesOnMetaAreThoseOfTheRun) {
+  const auto peak = [](at::DeviceType type) {
+    const auto options = at::TensorOptions(at::kBFloat16).device(type);
+    const Tensor x = at::zeros({600, kIn}, options), w = at::zeros({kOut, kIn}, options),
+                 dy = at::zeros({600, kOut}, options), dw = at::zeros({kOut, kIn}, options.dtype(at::kFloat));
+    const testing::ByteCount count(type);
+    const Tensor y = fp8_linear(x, w, {}, true, at::kBFloat16), dx = fp8_input_gradient(dy, w, at::kBFloat16);
+    fp8_weight_gradient(dw, dy, x, true, false);
+    return count.peak();
+  };
+  // LibTorch's operators take tensors on a CPU that they do not on a GPU, whose bytes those on meta are.
+  if (ours) EXPECT_EQ(peak(at::kMeta), peak(at::kCPU));
+  EXPECT_GT(peak(at::kMeta), 600 * kIn);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Fp8Products, each_table(), table_name);
+
+}  // namespace
+}  // namespace tessera::ops::in_eight_bits

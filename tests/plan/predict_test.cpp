@@ -236,6 +236,36 @@ double seconds_on_link(const CostModel& cost, Op op, const std::vector<Traffic>&
   return seconds;
 }
 
+/// A product of [8, 4] by [2, 4]: 128 FLOPs. In 8 bits twice as fast, and its operands are quantised.
+TEST(CostModel, ProductsIn8BitsHaveTheirRateAndStreamTheirOperands) {
+  ModelSpec model;
+  model.units = {{.name = "block", .kind = "block", .params = {}, .cost = {}}};
+  Plan plan;
+  plan.units.resize(1);
+  Machine machine;
+  machine.dtype = "bf16";
+  machine.profile.device.gemm = {{"bf16", {1, 0}}, {"fp8", {2, 0}}};
+  machine.profile.device.stream = {10, 0};
+  UnitWork& work = machine.work["block"];
+  work = {.products = {128}, .input_grads = {128}, .weight_grads = {128}, .backward = true};
+  const auto seconds = [&](bool fp8, bool streams) {
+    plan.fp8 = fp8;
+    machine.sizes["block"] = {.products = {{8, 4, 2, streams}}, .weight_grads = {{8, 4, 2, streams}}};
+    const CostModel cost(model, plan, machine);
+    return std::array{cost.forward_seconds(0, false), cost.backward_seconds(0), cost.weight_grad_seconds(0)};
+  };
+  const auto sixteen = seconds(false, true);
+  EXPECT_EQ(sixteen, (std::array{128.0, 256.0, 128.0}));
+  EXPECT_EQ(seconds(true, false), sixteen) << "what a block reads beside its stream stays in 16 bits";
+  const double x = 32, y = 16, w = 8;
+  const auto eight = seconds(true, true);
+  EXPECT_NEAR(eight[0], 64 + 3 * (x + w) / 10, 1e-9);
+  EXPECT_NEAR(eight[2], 64 + (5 * (x + y) + 20 * w) / 10, 1e-9) << "columns are read twice; dW is added from fp32";
+  EXPECT_NEAR(eight[1] - eight[2], 64 + (3 * y + 5 * w) / 10, 1e-9);
+  machine.profile.device.gemm.erase("fp8");  // a CPU
+  EXPECT_NEAR(seconds(true, true)[0], 128 + 3 * (x + w) / 10, 1e-9) << "the twin multiplies in 16 bits";
+}
+
 TEST(CostModel, EachCollectiveInsideAUnitAddsTheWaitOfItsPurpose) {
   ModelSpec spec = even_model(1);
   Footprint& block = spec.units[1].cost;

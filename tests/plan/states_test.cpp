@@ -138,6 +138,21 @@ TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
   EXPECT_EQ(plan.slots(), DType::f32);
 }
 
+TEST(States, ProductsIn8BitsGatherAndHoldBf16AndAreWrittenByTheirName) {
+  Plan plan = plan_of_toml("compute_dtype = \"fp8\"", "plan.toml", {"stem"});
+  EXPECT_TRUE(plan.fp8);
+  EXPECT_EQ(plan.compute, DType::bf16);
+  EXPECT_EQ(plan.gathered(), DType::bf16);
+  EXPECT_EQ(plan.slots(), DType::bf16);
+  plan.units.resize(1);
+  const std::string text = to_toml(plan, {"stem"});
+  EXPECT_NE(text.find("compute_dtype = \"fp8\""), std::string::npos) << text;
+  EXPECT_EQ(plan_of_toml(text, "plan.toml", {"stem"}), plan);
+  EXPECT_NE(plan.summary().find("computes in fp8"), std::string::npos) << plan.summary();
+  EXPECT_FALSE(plan_of_toml("compute_dtype = \"bf16\"", "plan.toml", {"stem"}).fp8);
+  EXPECT_NE(plan_of_toml("compute_dtype = \"bf16\"", "plan.toml", {"stem"}), plan);
+}
+
 TEST(States, GradientsRestInTheirTypeAndMoveInTheArenaAsFp32) {
   const ModelSpec spec = toy::model(2);
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
@@ -170,6 +185,8 @@ TEST(States, AFileThatContradictsItselfIsRefused) {
       {"masters = \"split\"\nparam_dtype = \"fp32\"", "plan.toml: param_dtype"},
       {"masters = \"split\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"},
       {"grad_dtype = \"fp16\"", "plan.toml: grad_dtype"},
+      {"param_dtype = \"fp32\"\ncompute_dtype = \"fp8\"", "plan.toml: compute_dtype"},
+      {"compute_dtype = \"fp4\"", "plan.toml: compute_dtype"},
       {"param_dtype = \"bf16\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"}};
   for (const auto& [file, where] : files) {
     try {

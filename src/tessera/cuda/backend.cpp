@@ -516,6 +516,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .gated_gradients = fused<launch_gated_gradients>,
       .gelu = fused<launch_gelu>,
       .gelu_gradients = fused<launch_gelu_gradients>,
+      .quantise_lines = fused<launch_quantise_lines>,
       .rotate_rows = fused<launch_rotate_rows>,
       .depthwise = fused<launch_depthwise>,
       .depthwise_gradients = fused<launch_depthwise_gradients>,

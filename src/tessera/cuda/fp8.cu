@@ -1,5 +1,6 @@
 // Matrices of 8-bit floats with a scale a tile (ops/eight_bit.h). A tile that fits a multiprocessor's cache has one thread block,
 // which reads it twice; larger ones (a whole tensor) are divided among many, which meet in an atomic maximum.
+#include "tessera/cuda/fused.cuh"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/lanes.cuh"
 
@@ -100,12 +101,15 @@ __device__ float magnitude_of(const float* x, const Fp8Matrix& m, const Tile& ti
 
 __device__ float scale_of(float most, const Format& f) { return fmaxf(most / f.top, kLeastScale); }
 
+/// The code of x / scale, clamped to the format.
+__device__ uint8_t encoded(float x, float scale, const Format& f) {
+  const float ratio = x / scale;  // comparisons let NaN through, fminf and fmaxf would not
+  return encode(ratio < -f.top ? -f.top : ratio > f.top ? f.top : ratio, f);
+}
+
 __device__ void encode_tile(uint8_t* codes, const float* x, float scale, const Fp8Matrix& m, const Tile& tile) {
   const Format f = format_of(m);
-  each_value(m, tile, [&](int64_t at) {
-    const float ratio = x[at] / scale;  // comparisons let NaN through, fminf and fmaxf would not
-    codes[at] = encode(ratio < -f.top ? -f.top : ratio > f.top ? f.top : ratio, f);
-  });
+  each_value(m, tile, [&](int64_t at) { codes[at] = encoded(x[at], scale, f); });
 }
 
 __global__ void quantise_tiles(uint8_t* __restrict__ codes, float* __restrict__ scales, const float* __restrict__ x,
@@ -148,6 +152,79 @@ __global__ void decode_tiles(float* __restrict__ out, const uint8_t* __restrict_
   }
 }
 
+// Lines of products in 8 bits (ops::QuantisedLines). A row has one thread block, which reads it twice, the second time from the
+// cache. Columns take two passes: their maxima, and tiles of 64 tokens by 32 columns that are turned in shared memory.
+
+__global__ void quantise_rows(ops::QuantisedLines n) {
+  __shared__ float warps[kWarps];
+  const Format f = format_of({0, 0, 1, 1, n.e5m2});
+  for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+    float most = 0;
+    for (int64_t at = threadIdx.x * kLaneValues; at < n.width; at += kThreads * kLaneValues) {
+      float x[kLaneValues];
+      load_values(x, n.x, row * n.width + at, values_at(at, n.width));
+      most = fmaxf(most, largest_magnitude(x));
+    }
+    const float scale = scale_of(block_max(warps, most), f);
+    if (threadIdx.x == 0) n.scales[row] = scale;
+    for (int64_t at = threadIdx.x * kLaneValues; at < n.stride; at += kThreads * kLaneValues) {
+      float x[kLaneValues];
+      uint8_t codes[kLaneValues];
+      load_values(x, n.x, row * n.width + at, values_at(at, n.width));
+      TESSERA_UNROLL
+      for (int j = 0; j < kLaneValues; ++j) codes[j] = encoded(x[j], scale, f);
+      store_lane(n.codes + row * n.stride + at, codes, values_at(at, n.stride));
+    }
+  }
+}
+
+__device__ float value_of(const ops::RowsIn& rows, int64_t at) {
+  if (rows.form == ops::Form::fp32) return static_cast<const float*>(rows.data)[at];
+  return widen(static_cast<const uint16_t*>(rows.data)[at], half_of(rows.form));
+}
+
+constexpr int kRowsOfMaximum = 256;  // that a thread goes down a column
+
+/// `scales` begin as zeros.
+__global__ void find_column_maxima(ops::QuantisedLines n) {
+  const int64_t across_all = div_up(n.width, kThreads), parts = across_all * div_up(n.rows, kRowsOfMaximum);
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    const int64_t column = part % across_all * kThreads + threadIdx.x, first = part / across_all * kRowsOfMaximum,
+                  last = first + kRowsOfMaximum < n.rows ? first + kRowsOfMaximum : n.rows;
+    if (column >= n.width) continue;
+    float most = 0;
+    for (int64_t row = first; row < last; ++row) most = fmaxf(most, fabsf(value_of(n.x, row * n.width + column)));
+    atomicMax(reinterpret_cast<unsigned*>(n.scales) + column, __float_as_uint(most));
+  }
+}
+
+constexpr int kTileTokens = 64, kTileColumns = 32;
+
+__global__ void encode_columns(ops::QuantisedLines n) {
+  __shared__ uint8_t turned[kTileColumns][kTileTokens + 8];  // lanes of eight codes begin at a multiple of eight
+  const Format f = format_of({0, 0, 1, 1, n.e5m2});
+  const int64_t across_all = div_up(n.width, kTileColumns), tiles = across_all * div_up(n.stride, kTileTokens);
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t left = tile % across_all * kTileColumns, top = tile / across_all * kTileTokens;
+    const int column = static_cast<int>(threadIdx.x) % kTileColumns;
+    const float scale = left + column < n.width ? n.scales[left + column] : 1.0f;
+    for (int t = static_cast<int>(threadIdx.x) / kTileColumns; t < kTileTokens; t += kThreads / kTileColumns) {
+      const bool inside = top + t < n.rows && left + column < n.width;
+      turned[column][t] = inside ? encoded(value_of(n.x, (top + t) * n.width + left + column), scale, f) : 0;
+    }
+    __syncthreads();
+    const int line = static_cast<int>(threadIdx.x) / (kTileTokens / kLaneValues),
+              at = static_cast<int>(threadIdx.x) % (kTileTokens / kLaneValues) * kLaneValues;
+    if (left + line < n.width && top + at < n.stride) {
+      uint8_t codes[kLaneValues];
+      TESSERA_UNROLL
+      for (int j = 0; j < kLaneValues; ++j) codes[j] = turned[line][at + j];
+      store_lane(n.codes + (left + line) * n.stride + top + at, codes, values_at(top + at, n.stride));
+    }
+    __syncthreads();
+  }
+}
+
 /// Thread blocks: x goes over tiles, y divides each. Narrow tiles have fewer threads.
 struct Shape {
   dim3 blocks;
@@ -182,6 +259,28 @@ cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, F
   TESSERA_LAUNCH(make_scales, dim3(static_cast<unsigned>(div_up(shape.blocks.x, kThreads))), kThreads, stream, scales,
                  m);
   TESSERA_LAUNCH(encode_tiles, shape.blocks, shape.threads, stream, codes, scales, x, m);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_quantise_lines(const ops::QuantisedLines& n, cudaStream_t stream) {
+  if (n.lines() == 0) return cudaSuccess;
+  const auto blocks = [](int64_t wanted) {
+    return static_cast<int>(wanted < kMaxThreadBlocks ? wanted : kMaxThreadBlocks);
+  };
+  if (!n.turned) {
+    TESSERA_LAUNCH(quantise_rows, blocks(n.rows), kThreads, stream, n);
+    return cudaGetLastError();
+  }
+  if (const cudaError_t error = cudaMemsetAsync(n.scales, 0, static_cast<size_t>(n.lines()) * sizeof(float), stream))
+    return error;
+  if (n.rows > 0)
+    TESSERA_LAUNCH(find_column_maxima, blocks(div_up(n.width, kThreads) * div_up(n.rows, kRowsOfMaximum)), kThreads,
+                   stream, n);
+  TESSERA_LAUNCH(make_scales, blocks(div_up(n.lines(), kThreads)), kThreads, stream, n.scales,
+                 Fp8Matrix{n.lines(), 1, 1, 1, n.e5m2});
+  if (n.stride > 0)
+    TESSERA_LAUNCH(encode_columns, blocks(div_up(n.width, kTileColumns) * div_up(n.stride, kTileTokens)), kThreads,
+                   stream, n);
   return cudaGetLastError();
 }
 

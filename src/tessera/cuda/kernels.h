@@ -128,6 +128,7 @@ cudaError_t launch_gated_sum(const ops::GatedRows& rows, cudaStream_t stream);
 cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t stream);
 cudaError_t launch_gelu(const ops::GeluRows& rows, cudaStream_t stream);
 cudaError_t launch_gelu_gradients(const ops::GeluGradients& rows, cudaStream_t stream);
+cudaError_t launch_quantise_lines(const ops::QuantisedLines& lines, cudaStream_t stream);
 cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise(const ops::DepthwiseRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise_gradients(const ops::DepthwiseGradients& rows, cudaStream_t stream);

@@ -47,6 +47,7 @@ struct GatedRows;
 struct GatedGradients;
 struct GeluRows;
 struct GeluGradients;
+struct QuantisedLines;
 struct RotatedRows;
 struct DepthwiseRows;
 struct DepthwiseGradients;
@@ -204,6 +205,7 @@ struct Backend {
   void (*gated_gradients)(const ops::GatedGradients& rows);
   void (*gelu)(const ops::GeluRows& rows);
   void (*gelu_gradients)(const ops::GeluGradients& rows);
+  void (*quantise_lines)(const ops::QuantisedLines& lines);
   void (*rotate_rows)(const ops::RotatedRows& rows);
   void (*depthwise)(const ops::DepthwiseRows& rows);
   void (*depthwise_gradients)(const ops::DepthwiseGradients& rows);

@@ -322,6 +322,7 @@ class Probe {
     plan::Plan whole;  // weights as a gather leaves them: whole, but for the sharding over tp
     whole.mesh[Axis::tp] = options_.mesh[Axis::tp];
     whole.param_dtype = whole.compute = options_.compute;
+    whole.fp8 = options_.fp8;
     whole.units = {{.strategy = plan::Strategy::no_shard}};
     Store store(one, {unit.prefix()}, whole, 0, at::kMeta, options_.train);
     store.bind(0, -1);

@@ -118,7 +118,9 @@ class CountingContext final : public net::Context {
     const double flops = 2.0 * static_cast<double>(rows * in);  // for each column of the result
     const auto r = static_cast<double>(rows), i = static_cast<double>(in), o = static_cast<double>(shape[0]);
     work_.add_product(flops * o, weight.trainable);
-    add_sizes({r, i, o}, weight.trainable);
+    const bool streams_halves =
+        type_ == at::kBFloat16 && x.scalar_type() == type_ && plan::is_block(unit_.spec());  // as ops::takes_fp8()
+    add_sizes({r, i, o, streams_halves}, weight.trainable);
     if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
       const auto rank = static_cast<double>(a->shape[0]);
       work_.add_product(flops * rank, true);

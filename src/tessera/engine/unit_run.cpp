@@ -137,6 +137,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   session_.site = site;
+  const ops::Fp8Scope eight(store_.fp8(unit_));
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu ? input : net::activated(input, how);

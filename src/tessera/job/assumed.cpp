@@ -61,12 +61,15 @@ Found of_checkpoint(const recipe::Recipe& recipe) {
   }
 }
 
-bool computes_in_bf16(const std::string& chip) {
+/// 90 of "sm_90"; 0: of no such name.
+int generation_of(const std::string& chip) {
   int generation = 0;
   const std::string_view number = std::string_view(chip).substr(std::min<size_t>(chip.size(), 3));
-  std::from_chars(number.data(), number.data() + number.size(), generation);
-  return chip.starts_with("sm_") && generation >= 80;
+  if (chip.starts_with("sm_")) std::from_chars(number.data(), number.data() + number.size(), generation);
+  return generation;
 }
+
+bool computes_in_bf16(const std::string& chip) { return generation_of(chip) >= 80; }
 
 Found of_device(const recipe::Recipe& recipe) {
   if (const plan::Profile profile = plan::find_profile(recipe.plan.profile); computes_in_bf16(profile.target))
@@ -77,13 +80,32 @@ Found of_device(const recipe::Recipe& recipe) {
   return {"fp32", gpu.name + " is no GPU of sm_80 or newer"};
 }
 
+/// Of a recipe that asks for products in 8 bits. Throws UserError (usage) for GPUs that have none.
+std::string told_fp8(const recipe::Recipe& recipe) {
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
+  std::string chip = profile.target, name = "plan.profile " + profile.name;
+  if (chip.empty() && device::used()) {
+    const device::Properties gpu = device::used()->properties(device::here().index());
+    chip = gpu.chip, name = gpu.name;
+  }
+  if (chip.empty())
+    return std::string(kCompute) +
+           " = fp8: a CPU computes, which has no products of 8 bits: the same codes by products of bf16, slower than "
+           "bf16 by the time of quantising";
+  if (generation_of(chip) >= 89) return "";
+  throw UserError(Exit::usage, kCompute, "\"fp8\": " + name + " is of " + chip + ", which has no products of 8 bits",
+                  "set it to bf16, or take a GPU of sm_89 or newer");
+}
+
 std::string settled_compute(recipe::Recipe& recipe) {
+  if (recipe.plan.fp8) return told_fp8(recipe);
   if (recipe.values.at(kCompute) != "auto") return "";
   Found found = of_plan_file(recipe, "compute_dtype", "fp32");
   if (found.dtype.empty()) found = of_checkpoint(recipe);
   if (found.dtype.empty()) found = of_device(recipe);
   recipe.set(kCompute, found.dtype);
-  return std::string(kCompute) + " = " + found.dtype + ": " + found.why;
+  const std::string told = recipe.plan.fp8 ? told_fp8(recipe) : "";
+  return std::string(kCompute) + " = " + found.dtype + ": " + found.why + (told.empty() ? "" : "; " + told);
 }
 
 /// By the chip that is planned for, or that computes; nothing where no GPU does, or none with a choice.

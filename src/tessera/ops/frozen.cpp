@@ -155,6 +155,51 @@ double flops_of(int64_t rows, const WeightSite& weight) {
   return 2 * static_cast<double>(rows) * static_cast<double>(out_dim(weight)) * static_cast<double>(in_dim(weight));
 }
 
+bool multiplies_in_fp8(const Tensor& x, const Adapter* adapter, at::ScalarType type) {
+  return takes_fp8(x, type) && !(adapter && adapter->magnitude);
+}
+
+/// drop(z) of an adapter's pair, and h = s drop(z) A^T, in 16 bits.
+struct PairInputs {
+  PairInputs(const FrozenLinearParts& p, const Tensor& z) : dropped(z) {
+    if (p.pair->dropout.active()) drop_rows(dropped = z.clone(), p.pair->dropout, 0);
+    h = kernels(z).linear(dropped, p.pair->a->value, {}, false, z.scalar_type());
+    h.mul_(p.pair->scale);
+    if (p.pair->left_out.active()) drop_rows(h, p.pair->left_out, 0);
+  }
+  Tensor dropped, h;
+};
+
+/// The base's product in 8 bits, and the adapter's beside it.
+Tensor forward_in_fp8(const FrozenLinearParts& p, at::ScalarType type) {
+  const Tensor z = p.gelu ? kernels(p.x).gelu_tanh(p.x) : p.x, bias = p.bias ? p.bias->value : Tensor();
+  const Tensor y = fp8_linear(z, kernels(z).frozen_matrix(p.weight, z.scalar_type()), bias, false, type);
+  if (p.pair && p.pair->kind == Adapter::Kind::low_rank)
+    y.add_(kernels(z).linear(PairInputs(p, z).h, p.pair->b->value, {}, false, type));
+  else if (p.pair)
+    add_change(y, p.x, *p.pair, p.gelu);
+  return y;
+}
+
+/// The gradient of z, undefined unless wanted, and those of the pair.
+Tensor backward_in_fp8(const FrozenLinearParts& p, const Tensor& dy, bool wanted, at::ScalarType type) {
+  Tensor dz;
+  if (wanted) dz = fp8_input_gradient(dy, kernels(dy).frozen_matrix(p.weight, type), type);
+  if (!p.pair || p.pair->kind != Adapter::Kind::low_rank) return dz;
+  WeightSite &a = *p.pair->a, &b = *p.pair->b;
+  open_gradient(a), open_gradient(b);
+  const Kernels& table = kernels(dy);
+  const PairInputs inputs(p, p.gelu ? table.gelu_tanh(p.x) : p.x);
+  if (b.grad.defined()) table.linear_weight_gradient(b.grad, dy, inputs.h, false, !std::exchange(b.fresh, false));
+  const Tensor e = table.linear_input_gradient(dy, b.value, inputs.h, false, false, {}).mul_(p.pair->scale);
+  if (p.pair->left_out.active()) drop_rows(e, p.pair->left_out, 0);
+  if (a.grad.defined()) table.linear_weight_gradient(a.grad, e, inputs.dropped, false, !std::exchange(a.fresh, false));
+  if (!wanted) return dz;
+  const Tensor back = table.linear_input_gradient(e, a.value, inputs.dropped, false, false, {});
+  if (p.pair->dropout.active()) drop_rows(back, p.pair->dropout, 0);
+  return dz.add_(back);
+}
+
 Tensor run_forward(const FrozenLinearParts& p, at::ScalarType type) {
   check_internal(p.x.dim() == 2 && p.x.is_contiguous() && (p.x.scalar_type() == at::kFloat || is_half(p.x)), "ops.lora",
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
@@ -162,18 +207,22 @@ Tensor run_forward(const FrozenLinearParts& p, at::ScalarType type) {
   session().products.results += flops_of(p.x.size(0), p.weight);
   if (p.pair && p.pair->kind != Adapter::Kind::low_rank) {
     check_change(*p.pair, out_dim(p.weight), p.x.size(1));
+    if (p.fp8) return forward_in_fp8(p, type);
     const Tensor y = kernels(p.x).frozen_linear({p.x, p.weight, p.bias, nullptr, p.gelu, {}}, type);
     add_change(y, p.x, *p.pair, p.gelu);
     return y;
   }
   if (p.pair) check_adapter(p.x, p.weight, *p.pair);
+  if (p.fp8) return forward_in_fp8(p, type);
   return kernels(p.x).frozen_linear(p, type);
 }
 
 /// The gradient of x, undefined unless wanted, and those of the factors.
 Tensor backward_of_change(const FrozenLinearParts& p, const Tensor& dy, bool wanted, at::ScalarType type) {
   Tensor dz;
-  if (wanted)
+  if (p.fp8)
+    dz = backward_in_fp8(p, dy, wanted, type);
+  else if (wanted)
     dz = kernels(dy).frozen_linear_backward({{}, p.weight, p.bias, nullptr, false, {}}, dy, {}, InputGradient::fresh,
                                             type);
   add_change_gradients(dz, dy, p.x, *p.pair, p.gelu);
@@ -190,6 +239,8 @@ struct FrozenLinear : Function<FrozenLinear> {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["gelu"] = gelu;
+    const bool fp8 = multiplies_in_fp8(x, adapter, static_cast<at::ScalarType>(type));
+    ctx->saved_data["fp8"] = fp8;
     ctx->saved_data["type of x"] = static_cast<int64_t>(x.scalar_type());
     Tensor norms;
     if (adapter) {
@@ -199,7 +250,7 @@ struct FrozenLinear : Function<FrozenLinear> {
       if (adapter->magnitude) norms = kernels(x).adapted_norms(*site_of(weight), *adapter);
     }
     const Tensor y = known ? known->detach()
-                           : run_forward({x, *site_of(weight), site_of(bias), adapter, gelu, norms},
+                           : run_forward({x, *site_of(weight), site_of(bias), adapter, gelu, norms, fp8},
                                          static_cast<at::ScalarType>(type));
     if (norms.defined())
       ctx->save_for_backward({x, y, norms});
@@ -212,6 +263,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     const variable_list saved = ctx->get_saved_variables();
     const WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool gelu = ctx->saved_data["gelu"].toBool();
+    const bool fp8 = ctx->saved_data["fp8"].toBool();
     InputGradient wanted = ctx->needs_input_grad(0) ? InputGradient::fresh : InputGradient::none;
     if (wanted == InputGradient::fresh && gelu && is_sole_owner(saved[0])) wanted = InputGradient::in_place;
     const Adapter* pair = nullptr;
@@ -222,7 +274,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
     if (wanted != InputGradient::none) session().products.results += flops_of(dy.size(0), weight);
     if (pair && pair->kind != Adapter::Kind::low_rank)
-      return {backward_of_change({x, weight, bias, pair, gelu, {}}, dy, wanted != InputGradient::none, type),
+      return {backward_of_change({x, weight, bias, pair, gelu, {}, fp8}, dy, wanted != InputGradient::none, type),
               {},
               {},
               {},
@@ -230,6 +282,11 @@ struct FrozenLinear : Function<FrozenLinear> {
               {},
               {},
               {}};
+    if (fp8) {
+      const FrozenLinearParts parts = {x, weight, bias, pair, gelu, {}, fp8};
+      const Tensor dz = backward_in_fp8(parts, dy, wanted != InputGradient::none, type);
+      return {dz.defined() && gelu ? kernels(dz).gelu_tanh_gradient(dz, x) : dz, {}, {}, {}, {}, {}, {}, {}};
+    }
     const Tensor dx = kernels(dy).frozen_linear_backward({x, weight, bias, pair, gelu, norms}, dy, y, wanted, type);
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }
@@ -255,7 +312,8 @@ Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, cons
                                known);
   if (known) return *known;
   const bool dora = adapter && adapter->magnitude;
-  return run_forward({x, weight, bias, adapter, gelu, dora ? kernels(x).adapted_norms(weight, *adapter) : Tensor()},
+  return run_forward({x, weight, bias, adapter, gelu, dora ? kernels(x).adapted_norms(weight, *adapter) : Tensor(),
+                      multiplies_in_fp8(x, adapter, type)},
                      type);
 }
 

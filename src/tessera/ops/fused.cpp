@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/widen.h"
 
@@ -17,11 +18,14 @@ constexpr int64_t kLane = 8, kThreads = 256, kWarp = 32;
 
 at::ScalarType type_of(Form form) { return form == Form::bf16 ? at::kBFloat16 : at::kHalf; }
 
-/// Row `t` as fp32: where it lies, or widened into `space`.
-const float* row_of(const RowsIn& rows, int64_t t, int64_t width, float* space) {
+/// The first `count` values of row `t` as fp32: where they lie, or widened into `space`.
+const float* row_of(const RowsIn& rows, int64_t t, int64_t width, int64_t count, float* space) {
   if (rows.form == Form::fp32) return static_cast<const float*>(rows.data) + t * width;
-  widen(space, static_cast<const uint16_t*>(rows.data) + t * width, type_of(rows.form), width);
+  widen(space, static_cast<const uint16_t*>(rows.data) + t * width, type_of(rows.form), count);
   return space;
+}
+const float* row_of(const RowsIn& rows, int64_t t, int64_t width, float* space) {
+  return row_of(rows, t, width, width, space);
 }
 void store_row(const RowsOut& rows, int64_t t, int64_t width, const float* values) {
   if (rows.form == Form::fp32)
@@ -463,6 +467,36 @@ void rotate_rows(const RotatedRows& n) {
     const float* x = row_of(n.x, t, n.width, space.row(0));
     turn(space.row(1), x, n.angles, t, n.width, n.half_split, n.sign);
     store_row(n.y, t, n.width, space.row(1));
+  });
+}
+
+void quantise_lines(const QuantisedLines& n) {
+  const int64_t length = n.length();
+  const Fp8Tiles one{.rows = 1,
+                     .cols = length,
+                     .tile_rows = 1,
+                     .tile_cols = std::max<int64_t>(length, 1),
+                     .format = n.e5m2 ? DType::f8_e5m2 : DType::f8_e4m3};
+  // Columns are read some at a time, so that each row of x is read by whole cache lines.
+  const int64_t together = n.turned ? 16 : 1;
+  at::parallel_for(0, div_up(n.lines(), together), 1, [&](int64_t begin, int64_t end) {
+    Space space(together + 1, std::max(length, n.width));
+    for (int64_t first = begin * together; first < std::min(end * together, n.lines()); first += together) {
+      const int64_t count = std::min(together, n.lines() - first);
+      for (int64_t t = 0; n.turned && t < n.rows; ++t) {
+        const float* row =
+            row_of({static_cast<const char*>(n.x.data) + first * (n.x.form == Form::fp32 ? 4 : 2), n.x.form}, t,
+                   n.width, count, space.row(together));
+        for (int64_t c = 0; c < count; ++c) space.row(c)[t] = row[c];
+      }
+      for (int64_t c = 0; c < count; ++c) {
+        uint8_t* codes = n.codes + (first + c) * n.stride;
+        n.scales[first + c] = 1e-12f;  // of a line without values
+        quantise_fp8(codes, n.scales + first + c, n.turned ? space.row(c) : row_of(n.x, first, n.width, space.row(0)),
+                     one);
+        std::fill(codes + length, codes + n.stride, uint8_t{0});
+      }
+    }
   });
 }
 

@@ -92,6 +92,20 @@ struct LayerNormGradients {
 };
 void layer_norm_gradients(const LayerNormGradients& rows);
 
+/// 8-bit codes of the rows of x, or of its columns (`turned`): lines of `length()` codes and zeros up to `stride`, each with a scale
+/// as quantise_fp8() of eight_bit.h has it for one row.
+struct QuantisedLines {
+  int64_t rows, width;
+  RowsIn x;
+  bool turned, e5m2;
+  uint8_t* codes;
+  float* scales;
+  int64_t stride;
+  int64_t lines() const { return turned ? width : rows; }
+  int64_t length() const { return turned ? rows : width; }
+};
+void quantise_lines(const QuantisedLines& lines);
+
 /// Rotary embedding of neighbouring pairs: cos and sin [tokens, half]; half 0: none.
 struct Angles {
   const float *cos = nullptr, *sin = nullptr;

@@ -51,8 +51,40 @@ struct FrozenLinearParts {
   const WeightSite* bias;
   const Adapter* pair;
   bool gelu;
-  Tensor norms;  ///< |W'| [out] fp32, with a magnitude
+  Tensor norms;      ///< |W'| [out] fp32, with a magnitude
+  bool fp8 = false;  ///< the product of x and the weight is in 8 bits; not with a magnitude
 };
+
+// [Note: products in 8 bits] Where a session asks for it (session.h), the linear of a bf16 stream multiplies 8-bit floats:
+//
+//   y  = x W^T     x and W in e4m3, a scale for each row of either, along `in`
+//   dx = dy W      dy in e5m2, a scale for each row; W in e4m3, a scale for each column, along `out`
+//   dW = dy^T x    dy in e5m2 and x in e4m3, a scale for each column of either, along the tokens
+//
+// A scale is the largest magnitude of what a sum goes along, over the format's (eight_bit.h): nothing is clipped, and every
+// sum has one scale of each side, which multiplies it when it is done. Sums are fp32, of exact products of codes. The length
+// of sums is padded with zeros to a multiple of 16, as tensor cores want it. Bias, adapters and gradients of biases are those
+// of bf16. Each rank quantises what it multiplies: the columns of tp have scales of their own, and so have the tokens of each
+// rank of cp and sp and of each micro-batch in dW. That takes no message, and a scale of fewer values is no less exact;
+// layouts agree to within the rounding of 8 bits.
+//
+// [Note: sums of 8-bit products on GPUs] cuBLAS and CUTLASS are called without "fast accumulation": Hopper's tensor cores keep
+// 14 bits of a partial sum, which then is added to one of fp32 every 128 products or more often. That is an error of 2^-13 of
+// the largest summand of a stretch, under a 256th of the codes' own rounding (2^-4 of a value in e4m3, 2^-3 in e5m2), which
+// is why the products are not split further.
+
+/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32.
+struct Fp8Lines {
+  Tensor codes, scales;
+};
+constexpr int64_t kFp8Pad = 16;  ///< lengths of sums are multiples of it
+
+/// Whether a linear of x whose result is of `type` multiplies in 8 bits.
+bool takes_fp8(const Tensor& x, at::ScalarType type);
+/// x W^T + bias; dy W; dw = dy^T x, or adds to it. Shapes as of the table's functions.
+Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
+Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type);
+void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
 /// Which gradient of x a backward makes; in_place: it overwrites x.
 enum class InputGradient { none, fresh, in_place };
 
@@ -108,6 +140,16 @@ struct Kernels {
                                   bool add, Tensor* columns);
   /// db = the sum of the rows of dy, or adds to it, in a fixed order. db [out] fp32.
   void (*bias_gradient)(const Tensor& db, const Tensor& dy, bool add);
+
+  // Products in 8 bits.
+  /// The rows of x, or with `turned` its columns, in `format`, e4m3 or e5m2. x fp32 or 16-bit, contiguous.
+  Fp8Lines (*fp8_lines)(const Tensor& x, at::ScalarType format, bool turned, bool gelu);
+  /// a b^T + bias in `type`, of a line of a for each row and one of b for each column; bias or undefined.
+  Tensor (*fp8_product)(const Fp8Lines& a, const Fp8Lines& b, const Tensor& bias, at::ScalarType type);
+  /// out = a b^T, or adds to it. out fp32.
+  void (*fp8_product_into)(const Tensor& out, const Fp8Lines& a, const Fp8Lines& b, bool add);
+  /// A frozen weight [out, in] in `type`, itself if it has that form.
+  Tensor (*frozen_matrix)(const WeightSite& weight, at::ScalarType type);
 
   // Products with frozen weights, with or without an adapter (frozen.h).
   Tensor (*frozen_linear)(const FrozenLinearParts& parts, at::ScalarType type);

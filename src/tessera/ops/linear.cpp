@@ -22,7 +22,9 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
   session().products.results += flops_of(x, weight.value);
-  return kernels(x).linear(x, matrix(weight.value), bias ? bias->value : Tensor(), gelu, type);
+  const Tensor offset = bias ? bias->value : Tensor();
+  if (takes_fp8(x, type)) return fp8_linear(x, matrix(weight.value), offset, gelu, type);
+  return kernels(x).linear(x, matrix(weight.value), offset, gelu, type);
 }
 
 template <bool kGelu>
@@ -32,6 +34,7 @@ struct Linear : Function<Linear<kGelu>> {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["late"] = late;
+    ctx->saved_data["fp8"] = takes_fp8(x, static_cast<at::ScalarType>(type));
     if (kGelu) ctx->saved_data["bias"] = bias_behind(x);
     ctx->save_for_backward({x});
     const Tensor y = known ? known->detach()
@@ -41,12 +44,17 @@ struct Linear : Function<Linear<kGelu>> {
     return {y, x.detach()};
   }
 
-  static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
+  static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias, bool fp8) {
     if (weight.grad.defined()) {
       session().products.weight_grads += flops_of(x, weight.grad);
-      kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
+      const auto product = fp8 ? fp8_weight_gradient : kernels(x).linear_weight_gradient;
+      product(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
     }
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
+  }
+
+  static Tensor through_gelu_of(const Tensor& x, const Tensor& dz) {
+    return kGelu ? kernels(x).gelu_tanh_gradient(dz, x) : dz;
   }
 
   /// Of gelu(x) W^T at once, for which gelu(x) is made once.
@@ -70,15 +78,16 @@ struct Linear : Function<Linear<kGelu>> {
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool wants_input = ctx->needs_input_grad(0);
     DeferredGradients* deferred = session().deferred;
-    if (kGelu && wants_input && !deferred && weight.grad.defined())
+    const bool fp8 = ctx->saved_data["fp8"].toBool();
+    if (kGelu && wants_input && !deferred && !fp8 && weight.grad.defined())
       return {both_gradients(ctx, x, dy, weight, bias), {}, {}, {}, {}, {}, {}, {}};
     // It holds x, which then has another owner: only where it is needed.
-    const auto work = [&] { return [x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); }; };
+    const auto work = [&] { return [x, dy, &weight, bias, fp8] { weight_gradients(x, dy, weight, bias, fp8); }; };
     const bool learns = weight.grad.defined() || (bias && bias->grad.defined());
     if (!deferred && wants_input && learns && ctx->saved_data["late"].toBool())
       session().later(work());
     else if (!deferred)
-      weight_gradients(x, dy, weight, bias);
+      weight_gradients(x, dy, weight, bias, fp8);
     else if (deferred->wants(weight) || (bias && deferred->wants(*bias)))
       deferred->add(work());
     Tensor dx;
@@ -86,9 +95,12 @@ struct Linear : Function<Linear<kGelu>> {
       session().products.results += flops_of(x, weight.value);
       // The engine's list and ours hold it; a third owner may yet read it.
       const bool own = beside.defined() && beside.use_count() <= 2 && beside.storage().use_count() == 1;
-      dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x),
-                                            own ? beside : Tensor());
-      if (beside.defined() && !own) dx.add_(beside);
+      if (fp8)
+        dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
+      else
+        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x),
+                                              own ? beside : Tensor());
+      if (beside.defined() && (fp8 || !own)) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }
@@ -129,6 +141,28 @@ std::vector<Left>& all_left() {
 }
 
 }  // namespace
+
+bool takes_fp8(const Tensor& x, at::ScalarType type) {
+  return session().fp8 && x.scalar_type() == at::kBFloat16 && type == at::kBFloat16;
+}
+
+Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
+  const Kernels& table = kernels(x);
+  return table.fp8_product(table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, gelu),
+                           table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false), bias, type);
+}
+
+Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type) {
+  const Kernels& table = kernels(dy);
+  return table.fp8_product(table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/false, /*gelu=*/false),
+                           table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false), {}, type);
+}
+
+void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
+  const Kernels& table = kernels(x);
+  table.fp8_product_into(dw, table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/true, /*gelu=*/false),
+                         table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/true, gelu), add);
+}
 
 Handle bias_behind(const Tensor& y) {
   using torch::autograd::CppNode;

@@ -64,6 +64,7 @@ struct Session {
   std::optional<Target> target;  ///< what meta tensors stand for; empty: tensors of the process's device
   AttentionAsked attention;
   std::string site;  ///< of the operators that follow
+  bool fp8 = false;  ///< linears of a 16-bit stream multiply in 8 bits ([Note: products in 8 bits] in kernels.h)
   ProductFlops products;
   Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
   DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
@@ -98,6 +99,7 @@ class SessionScope {
 using TargetScope = SessionScope<&Session::target>;
 using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
+using Fp8Scope = SessionScope<&Session::fp8>;
 
 /// What keeps the device of this process from attention by cuDNN; empty: nothing.
 std::string why_no_cudnn_attention();

@@ -242,7 +242,7 @@ std::string Plan::summary() const {
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
   if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
   if (compute != DType::f32)
-    text += ", computes in " + std::string(name(compute));
+    text += ", computes in " + std::string(compute_name());
   else if (states.masters == Masters::fp32 && param_dtype != DType::f32)
     text += ", parameters gathered as " + std::string(name(param_dtype));
   if (reduce != DType::f32) text += ", gradients reduced as " + std::string(name(reduce));

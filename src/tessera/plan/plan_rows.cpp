@@ -27,6 +27,10 @@ constexpr Row<Plan> kParamDtype = {
     "param_dtype", [](Plan& plan, const TomlValue& value) { read_enum(plan.param_dtype, value.text(), value.where()); },
     [](const Plan& plan) { return in_quotes(name(plan.gathered())); }, always};
 
+constexpr Row<Plan> kComputeDtype = {
+    "compute_dtype", [](Plan& plan, const TomlValue& value) { plan.set_compute(value.text(), value.where()); },
+    [](const Plan& plan) { return in_quotes(plan.compute_name()); }, always};
+
 constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan.states.ema = value.boolean(); },
                             [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
                             [](const Plan& plan) { return plan.states.ema; }};
@@ -70,7 +74,7 @@ constexpr Row<Plan> kRows[] = {
     kMatrixDtype,
     kIterations,
     kParamDtype,
-    enum_row<Plan, &Plan::compute>("compute_dtype", always),
+    kComputeDtype,
     enum_row<Plan, &Plan::attention>("attention"),
     enum_row<Plan, &Plan::reduce>("reduce_dtype", always),
     enum_row<Plan, &Plan::grad>("grad_dtype"),

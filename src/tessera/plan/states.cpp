@@ -22,6 +22,13 @@ std::string_view name(Moments moments) { return kMoments[static_cast<size_t>(mom
 Masters masters_of(std::string_view text, std::string_view where) { return named<Masters>(kMasters, text, where); }
 Moments moments_of(std::string_view text, std::string_view where) { return named<Moments>(kMoments, text, where); }
 
+void Formats::set_compute(std::string_view text, std::string_view where) {
+  constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16, DType::f8_e4m3};
+  compute = dtype_of(text, where, kTypes);
+  fp8 = compute == DType::f8_e4m3;
+  if (fp8) compute = DType::bf16;
+}
+
 void Formats::check_types(std::string_view where) const {
   if (states.masters != Masters::fp32 && param_dtype != DType::bf16)
     throw UserError(Exit::usage, std::string(where) + "param_dtype",
@@ -34,7 +41,7 @@ void Formats::check_types(std::string_view where) const {
   if (compute != DType::f32 && compute != gathered())
     throw UserError(
         Exit::usage, std::string(where) + "compute_dtype",
-        in_quotes(name(compute)) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
+        in_quotes(compute_name()) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
         states.masters == Masters::fp32 ? "leave param_dtype out: it follows compute_dtype"
                                         : "masters = " + in_quotes(name(states.masters)) + " compute in bf16 or fp32");
 }

@@ -56,6 +56,8 @@ struct Formats {
   /// Compute dtype of units that allow it (UnitSpec::narrow): f32, or the dtype that parameters are gathered as, which
   /// the slots then hold.
   DType compute = DType::f32;
+  /// Products of blocks' streams take 8-bit operands ([Note: products in 8 bits] in ops/kernels.h); `compute` then is bf16.
+  bool fp8 = false;
   Attention attention = Attention::flash;  ///< of 16-bit operands on a GPU, where it serves
   DType reduce = DType::f32;               ///< gradients are rounded to it for communication; they are summed in fp32
   /// f32 or bf16: a reduced gradient is rounded to it once, for storage until its update. In the arena it is f32.
@@ -66,6 +68,9 @@ struct Formats {
   DType gathered() const { return states.masters == Masters::fp32 ? param_dtype : DType::bf16; }
   /// The dtype in a slot: that of the gathered parameters, or fp32 if they are widened.
   DType slots() const { return compute == DType::f32 ? DType::f32 : gathered(); }
+  /// plan.compute_dtype: "fp8", or the name of `compute`. The second throws UserError (usage) naming `where` and the nearest name.
+  std::string_view compute_name() const { return name(fp8 ? DType::f8_e4m3 : compute); }
+  void set_compute(std::string_view text, std::string_view where);
   /// Throws UserError (usage) naming `where` for types that contradict each other.
   void check_types(std::string_view where) const;
 };

@@ -65,7 +65,8 @@ class Jobs {
   Planned plan(PlanRequest request) {
     check_mesh(request.mesh, *request.model, request.latent);
     request.on_phase = {};  // its phases are those of the search that found nothing
-    const Key key = {request.latent, request.mesh.size, request.planner.compute, request.base_in_int8};
+    const Key key = {request.latent, request.mesh.size, request.planner.compute, request.planner.fp8,
+                     request.base_in_int8};
     MeasuredModels known;
     {
       const std::lock_guard lock(mutex_);
@@ -112,7 +113,7 @@ class Jobs {
   int evaluated() const { return evaluated_; }  ///< plans, see Choice
 
  private:
-  using Key = std::tuple<std::array<int64_t, 4>, std::array<int, kAxes>, DType, bool>;
+  using Key = std::tuple<std::array<int64_t, 4>, std::array<int, kAxes>, DType, bool, bool>;
   std::mutex mutex_;
   std::map<Key, MeasuredModels> known_;
   int evaluated_ = 0;

@@ -354,6 +354,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                           ", the run has " + std::to_string(request.planner.teachers),
                       "set teachers in the plan to that number");
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
+    request.planner.fp8 = request.by_hand->fp8;
     request.planner.attention = request.by_hand->attention;
   }
   // CPUs without 16-bit products have no rate for them: their kernels widen and compute in fp32.

@@ -327,7 +327,7 @@ void run_rows(Table& table, const Planned& planned) {
 void time_rows(Table& table, const Planned& planned) {
   const plan::StepSeconds& step = planned.prediction.step;
   table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
-              planned.machine.dtype);
+              (planned.plan().fp8 ? std::string(planned.plan().compute_name()) : planned.machine.dtype));
   table.row("total", format_seconds(step.total));
   const auto part = [&](const std::string& name, double seconds, const std::string& note) {
     table.row(name, format_seconds(seconds), percent(seconds, step.total) + "  " + note);

@@ -261,9 +261,10 @@ class Measurements {
     Mesh shares = request.mesh;
     for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
     const DType compute = request.planner.compute;
+    const bool fp8 = request.planner.fp8;
     const plan::Attention attention = request.planner.attention;
     const Key key = {
-        request.model, request.latent, samples, shares.size, compute, attention, request.machine.profile.target};
+        request.model, request.latent, samples, shares.size, compute, fp8, attention, request.machine.profile.target};
     const auto known = found_.find(key);
     if (known != found_.end()) return known->second;
     const auto& units = request.model->units();
@@ -271,6 +272,7 @@ class Measurements {
     Found found = {engine::measure(units, batch, request.model_name,
                                    {.mesh = shares,
                                     .compute = compute,
+                                    .fp8 = fp8,
                                     .attention = attention,
                                     .masked = request.masked,
                                     .loss = request.loss}),
@@ -279,7 +281,7 @@ class Measurements {
   }
 
  private:
-  using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType,
+  using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, bool,
                          plan::Attention, std::string>;
   std::map<Key, Found> found_;
 };
@@ -299,6 +301,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   plan::ModelSpec& spec = result.model;
   const engine::MeasureOptions options{.mesh = request.mesh,
                                        .compute = request.planner.compute,
+                                       .fp8 = request.planner.fp8,
                                        .attention = request.planner.attention,
                                        .masked = request.masked,
                                        .loss = request.loss};
@@ -508,6 +511,24 @@ std::string faster_in_bf16(const Planned& planned) {
   return "the plan computes in fp32, a step of " + format_seconds(planned.choice.seconds) +
          "; with plan.compute_dtype = \"bf16\" this plan takes " + format_seconds(seconds) + " on " +
          planned.machine.profile.name + ", and its masters stay as they are";
+}
+
+/// What products in 8 bits gain and cost: the time and the memory of the plan, and of the one that computes in bf16.
+void tell_fp8(const PlanRequest& request, Planned& planned) {
+  PlanRequest other = request;
+  other.planner.fp8 = false;
+  if (other.by_hand) other.by_hand->fp8 = false;
+  MeasuredModels known;
+  const Planned bf16 = other.by_hand ? plan_by_hand(other) : search_plan(other, known);
+  const auto costs = [](const Planned& p) {
+    return "a step of " + format_seconds(p.choice.seconds) + " and " + format_bytes(p.choice.memory.peak) + " a rank" +
+           (p.choice.fits ? "" : ", which does not fit");
+  };
+  const std::string both = "with products in fp8 " + costs(planned) + ", in bf16 " + costs(bf16);
+  planned.choice.why += "; " + both;
+  if (bf16.choice.fits && bf16.choice.seconds <= planned.choice.seconds)
+    planned.warn("plan.compute_dtype = \"fp8\" makes this run no faster on " + planned.machine.profile.name + ": " +
+                 both);
 }
 
 }  // namespace
@@ -737,6 +758,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
                                                   planned.choice.seconds - planned.prediction.step.base);
   }
   if (planned.choice.fits) planned.warn(faster_in_bf16(planned));
+  if (planned.plan().fp8) tell_fp8(request, planned);
   return planned;
 }
 

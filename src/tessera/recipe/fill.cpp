@@ -288,6 +288,12 @@ void check_adapters(const Recipe& r) {
     throw UserError(Exit::usage, "recipe",
                     "lora.dora = true: magnitudes belong to lora.kind = \"lora\", not to \"" + r.lora.kind + "\"",
                     "leave one of them out");
+  if (r.lora.dora && r.plan.fp8)
+    throw UserError(
+        Exit::usage, "recipe",
+        "lora.dora with plan.compute_dtype = \"fp8\": a magnitude's gradient needs the base's product in 16 "
+        "bits, so no product of the adapted linears would be in 8",
+        "leave lora.dora out, or set plan.compute_dtype = \"bf16\"");
   if (r.lora.factor == 0)
     throw UserError(Exit::usage, "recipe", "lora.factor = 0: expected -1 or a number from 1 on", "8 is usual");
 }

@@ -61,8 +61,7 @@ void read_reduce(Recipe& recipe, const Given& given) {
 
 /// auto until job::settle_compute() decides: then blocks compute in fp32, as in a recipe that is only read.
 void read_compute(Recipe& recipe, const Given& given) {
-  recipe.plan.compute = DType::f32;
-  if (given.text != "auto") read_value(recipe.plan.compute, given);
+  recipe.plan.set_compute(given.text == "auto" ? "fp32" : given.text, "recipe: " + given.key);
 }
 
 void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
@@ -224,9 +223,9 @@ std::vector<Setting> plan_settings() {
       {"plan.compute_dtype",
        Kind::choice,
        "auto",
-       "dtype of the blocks' matrix products and attention, and of their gathered parameters; norms, residual sums, time embedding, head and loss are fp32; auto: that of the checkpoint a run resumes from, else bf16 for GPUs of sm_80 and newer (those of plan.profile, else this machine's) and fp32 for CPUs",
+       "dtype of the blocks' matrix products and attention, and of their gathered parameters; norms, residual sums, time embedding, head and loss are fp32; auto: that of the checkpoint a run resumes from, else bf16 for GPUs of sm_80 and newer (those of plan.profile, else this machine's) and fp32 for CPUs; fp8: as bf16, but the blocks' linears multiply 8-bit floats, e4m3 forward and e5m2 gradients, on sm_89 and newer (docs/precision.md), never chosen by auto",
        read_compute,
-       {.choices = "auto|fp32|bf16|fp16"}},
+       {.choices = "auto|fp32|bf16|fp16|fp8"}},
       {"plan.param_dtype",
        Kind::choice,
        "auto",

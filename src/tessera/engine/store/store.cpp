@@ -26,6 +26,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       matrices_(plan.states.matrices),
       gathered_(plan.gathered()),
       slots_(plan.slots()),
+      fp8_(plan.fp8),
       grad_type_(scalar_type(plan.grad)),
       device_(device),
       shared_(std::move(shared)) {

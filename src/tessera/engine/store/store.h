@@ -220,6 +220,8 @@ class Store {
 
   /// The dtype of a unit's products and attention.
   at::ScalarType compute(int unit) const { return units_[unit].spec.narrow ? scalar_type(slots_) : at::kFloat; }
+  /// Whether the unit's linears multiply in 8 bits: those of blocks, where the plan says so.
+  bool fp8(int unit) const { return fp8_ && units_[unit].spec.narrow && plan::is_block(units_[unit].spec); }
 
   DType stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
 
@@ -283,6 +285,7 @@ class Store {
   plan::Masters masters_;
   const DType matrices_;
   const DType gathered_, slots_;
+  const bool fp8_;
   const at::ScalarType grad_type_;  // of stored gradients
   at::Device device_;
   Tensor arena_;

@@ -236,6 +236,18 @@ Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x,
   return dx;
 }
 
+Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gelu) {
+  if (!has_form(x) || !x.is_contiguous()) return aten::fp8_lines(x, format, turned, gelu);
+  const Tensor z = gelu ? fused::gelu_tanh(x) : x;
+  const int64_t lines = x.size(turned ? 1 : 0), stride = round_up(x.size(turned ? 0 : 1), kFp8Pad);
+  const Fp8Lines made = {at::empty({lines, stride}, x.options().dtype(format)),
+                         at::empty({lines}, x.options().dtype(at::kFloat))};
+  run(x, ops::quantise_lines, &device::Backend::quantise_lines,
+      QuantisedLines{x.size(0), x.size(1), in(z), turned, format == at::kFloat8_e5m2,
+                     static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride});
+  return made;
+}
+
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
   if (!has_form(x) || !x.is_contiguous()) return aten::rope(x, cos, sin, heads, half_split, sign);
   const Tensor y = at::empty_like(x);
@@ -361,6 +373,7 @@ const Kernels& fused_kernels() {
     all.linear_input_gradient = fused::linear_input_gradient;
     all.linear_weight_gradient = fused::linear_weight_gradient;
     all.gelu_linear_gradients = fused::gelu_linear_gradients;
+    all.fp8_lines = fused::fp8_lines;
     all.gelu_tanh = fused::gelu_tanh;
     all.gelu_tanh_gradient = fused::gelu_tanh_gradient;
     all.layer_norm = fused::layer_norm;

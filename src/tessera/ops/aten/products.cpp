@@ -1,9 +1,11 @@
 // Products with trained and frozen weights.
+#include "tessera/device/backend.h"
 #include "tessera/ops/aten/parts.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops::aten {
 
@@ -148,6 +150,89 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
     product_into(dz, e, p.pair->a->value.to(compute), true);
   }
   return p.gelu ? through_gelu(dz, p.x, wanted == InputGradient::in_place) : dz;
+}
+
+Tensor frozen_matrix(const WeightSite& weight, at::ScalarType type) { return whole(weight, type); }
+
+namespace {
+
+/// What cuBLAS takes of 8-bit operands: as many columns of a result as a multiple of 16.
+Fp8Lines padded(const Fp8Lines& lines) {
+  const int64_t n = lines.codes.size(0), all = round_up(n, kFp8Pad);
+  if (n == all) return lines;
+  const Tensor codes = at::zeros({all, lines.codes.size(1)}, lines.codes.options().dtype(at::kByte)),
+               scales = at::ones({all}, lines.scales.options());
+  codes.narrow(0, 0, n).copy_(lines.codes.view(at::kByte));
+  scales.narrow(0, 0, n).copy_(lines.scales);
+  return {codes.view(lines.codes.scalar_type()), scales};
+}
+
+/// Whether the tensors are a GPU's, or stand for one's.
+bool of_gpu(const Tensor& t) { return t.is_meta() ? session().target || device::used() : t.is_cuda(); }
+
+/// a b^T of the codes alone, or with their scales, on a GPU: fp32 or 16 bits. [Note: sums of 8-bit products on GPUs]
+Tensor multiplied(const Fp8Lines& a, const Fp8Lines& right, const Tensor& bias, bool scaled, at::ScalarType type) {
+  const Fp8Lines b = padded(right);
+  const int64_t m = a.codes.size(0), n = right.codes.size(0), all = b.codes.size(0);
+  const Tensor one = scaled ? Tensor() : at::ones({}, a.scales.options());
+  if (a.codes.is_meta()) {
+    const Tensor y = at::empty({m, all}, a.scales.options().dtype(type));
+    return all == n ? y : y.narrow(1, 0, n).contiguous();
+  }
+  if (m == 0 || a.codes.size(1) == 0) {
+    const Tensor y = at::zeros({m, n}, a.scales.options().dtype(type));
+    return bias.defined() ? y.add(bias) : y;
+  }
+  const bool takes_bias = bias.defined() && all == n;
+  const Tensor y =
+      at::_scaled_mm(a.codes, b.codes.t(), scaled ? a.scales.unsqueeze(1) : one, scaled ? b.scales.unsqueeze(0) : one,
+                     takes_bias ? std::optional<Tensor>(bias.to(type)) : std::nullopt, std::nullopt, type,
+                     /*use_fast_accum=*/false);
+  const Tensor own = all == n ? y : y.narrow(1, 0, n).contiguous();
+  return bias.defined() && !takes_bias ? own.add_(bias) : own;
+}
+
+/// The same by products of fp32, where no kernel takes codes.
+Tensor multiplied_wide(const Fp8Lines& a, const Fp8Lines& b) {
+  return at::mm(a.codes.to(at::kFloat), b.codes.to(at::kFloat).t()).mul_(a.scales.unsqueeze(1)).mul_(b.scales);
+}
+
+}  // namespace
+
+Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gelu) {
+  const double top = format == at::kFloat8_e5m2 ? 57344 : 448;
+  const Tensor z = activated(x, gelu), lines = turned ? z.t() : z;
+  const int64_t length = lines.size(1), stride = round_up(length, kFp8Pad);
+  const auto options = x.options().dtype(at::kFloat);
+  const Tensor codes = at::empty({lines.size(0), stride}, x.options().dtype(format)),
+               rows = at::empty(lines.sizes(), options);
+  Tensor scales = at::empty({lines.size(0)}, options), sizes = at::empty(lines.sizes(), options),
+         missing = at::empty(lines.sizes(), options.dtype(at::kBool));
+  if (x.is_meta()) return {codes, scales};  // not all of these operators have meta forms
+  if (length == 0) return {codes, scales.fill_(1e-12)};
+  rows.copy_(lines);
+  at::abs_out(sizes, rows);
+  at::ne_out(missing, rows, rows);  // NaN changes no scale
+  at::amax_out(scales, sizes.masked_fill_(missing, 0), {1});
+  scales.div_(top).clamp_min_(1e-12);
+  codes.narrow(1, 0, length).copy_(rows.div_(scales.unsqueeze(1)).clamp_(-top, top));
+  if (stride > length) codes.view(at::kByte).narrow(1, length, stride - length).zero_();
+  return {codes, scales};
+}
+
+Tensor fp8_product(const Fp8Lines& a, const Fp8Lines& b, const Tensor& bias, at::ScalarType type) {
+  if (of_gpu(a.codes)) return multiplied(a, b, bias, /*scaled=*/true, type);
+  const Tensor y = multiplied_wide(a, b);
+  return (bias.defined() ? y.add_(as_floats(bias)) : y).to(type);
+}
+
+/// The scales are multiplied here: with fp32 results LibTorch has scales of lines on sm_90 alone.
+void fp8_product_into(const Tensor& out, const Fp8Lines& a, const Fp8Lines& b, bool add) {
+  Tensor to = out;
+  const Tensor y = of_gpu(a.codes)
+                       ? multiplied(a, b, {}, /*scaled=*/false, at::kFloat).mul_(a.scales.unsqueeze(1)).mul_(b.scales)
+                       : multiplied_wide(a, b);
+  add ? to.add_(y) : to.copy_(y);
 }
 
 Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {

@@ -86,7 +86,8 @@ CostModel::~CostModel() = default;
 CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& machine)
     : model_(model), plan_(plan), machine_(machine) {
   const DeviceProfile& device = machine_.profile.device;
-  product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
+  product_ = fp8_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
+  if (const auto it = device.gemm.find("fp8"); it != device.gemm.end()) fp8_ = it->second;  // a CPU has none: the twin
   // fp8 and tf32 apply to products; attention runs in another dtype of the profile
   const auto attention = [&](const RateByDtype& rates, const std::string& by) {
     for (const std::string& name : {machine_.dtype + by, machine_.dtype, "bf16" + by, std::string("bf16")})
@@ -143,6 +144,7 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
   const DeviceProfile& device = machine_.profile.device;
   const double calls = std::string_view(call) == "forward" ? 1 : 2;
   if (!sizes) return product_.seconds(flops);
+  if (plan_.fp8 && sizes->streams) return fp8_seconds(flops, *sizes, call);
   if (products_) {
     const std::vector<double> at = {sizes->rows, sizes->in, sizes->out};
     double seconds = products_->at(call, at);
@@ -150,6 +152,19 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
     return calls * dispatch_ + seconds;
   }
   return std::max(product_.seconds(flops), sizes->in * sizes->out * element_bytes(machine_.dtype) / device.stream.top);
+}
+
+double CostModel::fp8_seconds(double flops, const Product& sizes, std::string_view call) const {
+  const DeviceProfile& device = machine_.profile.device;
+  const double x = sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
+  constexpr double kRow = 2 + 1,
+                   kColumn = 2 * 2 + 1;  // bytes of a bf16 value that is read, once or twice, and of its code
+  double streamed = kRow * (x + w);
+  if (call == "input_gradient") streamed = kRow * y + kColumn * w;
+  if (call == "weight_gradient") streamed = kColumn * (x + y) + 4.0 * (1 + 2 + 2) * w;
+  double product = fp8_.seconds(flops);
+  if (products_) product = std::max(product, products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}));
+  return std::max(product, w / device.stream.top) + (streamed + 2 * device.stream.half) / device.stream.top;
 }
 
 double CostModel::products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes,

@@ -7,6 +7,8 @@
 // [Note: cost model]
 //   product    (FLOPs + half) / top of the profile's dtype, and no less than its weight takes to be read; a backward has
 //              two for each product of the forward
+//              in 8 bits (Formats::fp8) at the rate of fp8; and its operands are read and codes written at the streaming rate,
+//              twice read where columns are lines; a weight gradient is made in a tensor of its own and then added
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
 //   others     bytes read and written at the streaming rate; a backward streams twice as much, plus the tensors that
 //              selective recompute recomputes (GraphCost::rebuilt)
@@ -104,6 +106,8 @@ class CostModel {
   const CostModel& of_micro(const Instruction& in, int rank) const;
   /// Of product `index` of `flops`; `call` as in DeviceProfile::products.
   double product_seconds(double flops, const Product* sizes, const char* call) const;
+  /// Of one in 8 bits: at that rate, and what quantises its operands streams.
+  double fp8_seconds(double flops, const Product& sizes, std::string_view call) const;
   double products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes, const char* call) const;
   double site_seconds(const Priced& priced, const std::string& site, bool backward) const;
   /// Of operators that are neither product nor attention.
@@ -124,7 +128,7 @@ class CostModel {
   const ModelSpec& model_;
   const Plan& plan_;
   const Machine& machine_;
-  Rate product_;
+  Rate product_, fp8_;
   struct Attending {
     Rate forward, backward;
     const TimeGrid* grid = nullptr;  ///< measured times of the kind; null: none

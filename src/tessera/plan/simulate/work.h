@@ -43,6 +43,7 @@ using WorkTable = std::map<std::string, UnitWork>;  ///< by UnitSpec::kind
 /// A product of x [rows, in] with a weight [out, in]; its gradients have the same sizes.
 struct Product {
   double rows = 0, in = 0, out = 0;
+  bool streams = false;  ///< of a block's 16-bit stream: in 8 bits where the plan says so (Formats::fp8)
 };
 
 /// Operators of one kind, all of them together.

@@ -62,6 +62,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
     request.planner.global_batch = request.by_hand->global_batch;
     request.planner.micro_batch = request.by_hand->micro_batch;
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
+    request.planner.fp8 = request.by_hand->fp8;
     request.planner.attention = request.by_hand->attention;
   }
   request.mesh = mesh;

@@ -1,0 +1,88 @@
+// Products in 8 bits in a run: a curve of 500 steps beside that of bf16, what a stop and a resume leave as it was, what the program says of
+// them, and what it refuses.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+using Flags = std::vector<std::string>;
+
+const TinyRun& shared() {
+  static const TinyRun run("eight-bits");
+  return run;
+}
+
+void train(int ranks, const std::string& name, const Flags& flags) {
+  const Result r = shared().train(ranks, name, flags, 600);
+  ASSERT_EQ(r.code, 0) << r.output;
+}
+
+Flags in(const std::string& type, Flags more) {
+  more.insert(more.end(), {"--plan.compute_dtype", type});
+  return more;
+}
+
+/// The mean loss of each hundred steps.
+std::vector<double> means(const std::string& name) {
+  const auto losses = shared().losses(name);
+  std::vector<double> means;
+  for (size_t first = 0; first + 100 <= losses.size(); first += 100) {
+    double sum = 0;
+    for (size_t i = first; i < first + 100; ++i) sum += losses[i];
+    means.push_back(sum / 100);
+  }
+  return means;
+}
+
+/// docs/precision.md says the bound. That fp8 differs at all says that it is really computed in.
+TEST(ProductsIn8Bits, FollowTheCurveOfBf16Over500Steps) {
+  const Flags flags = {"--run.steps", "500", "--train.lr", "1e-3"};
+  train(1, "bf16", in("bf16", flags));
+  train(1, "fp8", in("fp8", flags));
+  const std::vector<double> sixteen = means("bf16"), eight = means("fp8");
+  ASSERT_EQ(sixteen.size(), 5u);
+  ASSERT_EQ(eight.size(), 5u);
+  EXPECT_LT(sixteen[4], 0.9 * sixteen[0]) << "it learns";
+  for (size_t i = 0; i < 5; ++i) {
+    std::printf("steps %zu to %zu: %.5f, in fp8 %.5f\n", 100 * i, 100 * i + 100, sixteen[i], eight[i]);
+    EXPECT_NEAR(eight[i] / sixteen[i], 1, 0.03) << "hundred " << i;
+    EXPECT_NE(eight[i], sixteen[i]);
+  }
+}
+
+TEST(ProductsIn8Bits, ResumeToTheSameBits) {
+  train(2, "whole", in("fp8", {"--run.steps", "6", "--checkpoint.every", "3"}));
+  train(2, "parts", in("fp8", {"--run.steps", "3", "--checkpoint.every", "3"}));
+  train(2, "parts", in("auto", {"--run.steps", "6", "--checkpoint.every", "3"}));  // it keeps what the run computed in
+  EXPECT_EQ(shared().losses("whole"), shared().losses("parts"));
+  EXPECT_EQ(shared().model("whole"), shared().model("parts"));
+}
+
+TEST(ProductsIn8Bits, ARunOnACpuSaysThatItIsTheSlowTwin) {
+  const Result r = shared().train(1, "told", in("fp8", {"--run.steps", "1"}), 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("a CPU computes, which has no products of 8 bits"), std::string::npos) << r.output;
+  const std::string plan = text_of(shared().out("told") + "/plan.toml");
+  EXPECT_NE(plan.find("compute_dtype = \"fp8\""), std::string::npos) << plan;
+  EXPECT_NE(plan.find("param_dtype = \"bf16\""), std::string::npos) << plan;
+}
+
+TEST(ProductsIn8Bits, AreRefusedByNameWhereTheyCannotAct) {
+  const auto refused = [](const Flags& flags) {
+    const Result r = shared().train(1, "refused", flags, 300);
+    EXPECT_EQ(r.code, 2) << r.output;
+    return r.output;
+  };
+  EXPECT_NE(refused(in("fp8", {"--plan.profile", "1xa100-80"})).find("is of sm_80, which has no products of 8 bits"),
+            std::string::npos);
+  EXPECT_NE(refused(in("fp8", {"--train.mode", "lora", "--model.init", "random", "--lora.dora", "true"}))
+                .find("lora.dora with plan.compute_dtype"),
+            std::string::npos);
+  EXPECT_NE(refused(in("fp8", {"--plan.param_dtype", "fp32"})).find("\"fp8\" contradicts parameters"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::testing
