@@ -361,12 +361,15 @@ TEST(Evidence, OfPlansOfTheSameTimeTheOneOfLeastMemoryIsPreferred) {
         EXPECT_EQ(best, INFINITY) << i << ", budget " << b << ": what fitted fits no more";
         continue;
       }
-      EXPECT_NEAR(choice.fastest, fastest.seconds, fastest.seconds * 1e-6) << i;
+      // Seconds of candidates are those of few micro-batches, of what is chosen those of all: 0.01 % apart.
+      constexpr double kApart = 1e-3;
+      EXPECT_NEAR(choice.fastest, fastest.seconds, fastest.seconds * kApart) << i;
       EXPECT_LE(choice.memory.peak, p.input.budget) << i;
-      EXPECT_LE(choice.seconds, fastest.seconds * (1 + kSameTime + 1e-6)) << i;
+      EXPECT_LE(choice.seconds, fastest.seconds * (1 + kSameTime + kApart)) << i;
       EXPECT_LE(choice.memory.peak, fastest.memory.peak) << i;
       for (const Candidate& c : choice.candidates)
-        if (c.fits && c.seconds <= fastest.seconds * (1 + kSameTime - 1e-6)) EXPECT_GE(c.peak, choice.memory.peak) << i;
+        if (c.fits && c.seconds <= fastest.seconds * (1 + kSameTime - kApart))
+          EXPECT_GE(c.peak, choice.memory.peak) << i;
       less += choice.memory.peak < fastest.memory.peak;
       if (best < INFINITY)
         ++pairs, slower += fastest.seconds > best * 1.001, worst = std::max(worst, fastest.seconds / best);
