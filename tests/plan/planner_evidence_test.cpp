@@ -332,6 +332,56 @@ TEST(Evidence, MoreMemoryOrAFasterLinkNeverPlansSlower) {
   if (fitted >= 20) EXPECT_GT(faster, 0);  // of a handful, drawn under sanitizers, none may be
 }
 
+/// [Note: the same time] on budgets that grow, each searched by itself. No plan of less memory is told, so in the whole matrix
+/// a few of the fastest plans are slower with more memory.
+TEST(Evidence, OfPlansOfTheSameTimeTheOneOfLeastMemoryIsPreferred) {
+  constexpr int kSeeds = 200, kBudgets = 5;
+  tessera::testing::MatrixPart part("budgets that grow, on every mesh", kSeeds);
+  const char* meshes[] = {"single", "dp_shard=4", "dp_replicate=2,dp_shard=2", "pp=2", "pp=2,dp_shard=2"};
+  int pairs = 0, slower = 0, less = 0;
+  double worst = 1;
+  for (const int i : part) {
+    Random random(static_cast<uint64_t>(i) + 4300);
+    Problem p = drawn(random, draw(random, 2, 10));
+    p.mesh = Mesh::parse(meshes[static_cast<size_t>(i) % std::size(meshes)]);
+    p.input.global_batch = 4 * draw(random, 1, 2);
+    p.input.update.reset(), p.input.prefetch.reset();
+    p.input.parameters.reset(), p.input.gradients.reset(), p.input.states_tier.reset();
+    if (p.input.host_budget > (int64_t{1} << 35)) p.input.host_budget = p.input.budget / draw(random, 1, 8);
+    const int64_t first = p.input.budget;
+    double best = INFINITY;
+    for (int b = 0; b < kBudgets; ++b) {
+      p.input.budget = first + first * b / 8;
+      p.input.thrifty = false;
+      const Choice fastest = choose(p.model, p.mesh, p.input, p.machine);
+      p.input.thrifty = true;
+      const Choice choice = choose(p.model, p.mesh, p.input, p.machine);
+      ASSERT_EQ(choice.fits, fastest.fits) << i;
+      if (!choice.fits) {
+        EXPECT_EQ(best, INFINITY) << i << ", budget " << b << ": what fitted fits no more";
+        continue;
+      }
+      // Seconds of candidates are those of few micro-batches, of what is chosen those of all: 0.01 % apart.
+      constexpr double kApart = 1e-3;
+      EXPECT_NEAR(choice.fastest, fastest.seconds, fastest.seconds * kApart) << i;
+      EXPECT_LE(choice.memory.peak, p.input.budget) << i;
+      EXPECT_LE(choice.seconds, fastest.seconds * (1 + kSameTime + kApart)) << i;
+      EXPECT_LE(choice.memory.peak, fastest.memory.peak) << i;
+      for (const Candidate& c : choice.candidates)
+        if (c.fits && c.seconds <= fastest.seconds * (1 + kSameTime - kApart))
+          EXPECT_GE(c.peak, choice.memory.peak) << i;
+      less += choice.memory.peak < fastest.memory.peak;
+      if (best < INFINITY)
+        ++pairs, slower += fastest.seconds > best * 1.001, worst = std::max(worst, fastest.seconds / best);
+      best = std::min(best, fastest.seconds);
+    }
+  }
+  std::printf("%d larger budgets: %d are slower by more than 0.1 %%, the worst %.4f times; %d plans take less memory\n",
+              pairs, slower, worst, less);
+  if (pairs >= 100) EXPECT_GT(less, 0);
+  if (pairs >= 700) EXPECT_LE(slower, pairs / 50);
+}
+
 TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {
   for (int i = 0; i < 40; ++i) {
     Random random(static_cast<uint64_t>(i) + 900);

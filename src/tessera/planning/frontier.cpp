@@ -53,7 +53,9 @@ std::vector<int64_t> frontier_devices(int64_t most) {
   return sizes;
 }
 
-Frontier find_frontier(const PlanRequest& request, const std::function<void(int64_t, int64_t)>& told) {
+Frontier find_frontier(const PlanRequest& asked, const std::function<void(int64_t, int64_t)>& told) {
+  PlanRequest request = asked;
+  request.planner.thrifty = false;  // the fastest: each point begins with the plans of less memory
   if (request.by_hand)
     throw UserError(Exit::usage, "plan.frontier", "plan.file fixes the plan: there is nothing to search",
                     "leave plan.file away, or set it to \"auto\"");

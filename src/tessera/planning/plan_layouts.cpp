@@ -115,10 +115,10 @@ std::vector<MemoryPrice> memory_prices(const PlanRequest& request, const Planned
     plan::PlannerInput input = asked;
     input.micro_batch = planned.plan().micro_batch, input.idle = planned.plan().idle;
     input.budget = device, input.host_budget = host;
-    input.incumbent = planned.plan();
+    input.incumbent = planned.plan(), input.thrifty = false;
     return plan::choose(planned.spec, request.mesh, input, planned.machine).seconds;
   };
-  const auto counts = [&](double seconds) { return seconds < planned.choice.seconds * (1 - kCounts); };
+  const auto counts = [&](double seconds) { return seconds < planned.choice.fastest * (1 - kCounts); };
   if (!counts(with(0, asked.host_budget))) return {};
   const int64_t device = step_of(asked.budget, 8 * kGiB);
   std::vector<MemoryPrice> prices = {{plan::Tier::device, device, 0, false}};

@@ -196,7 +196,7 @@ void evaluate(Planned& planned, const PlanRequest& request) {
   for (const auto& [expert, units] : planned.plan().of_expert)
     plan::check_sites(planned.spec, planned.plan().as_of(expert));
   planned.predict();
-  planned.choice.seconds = planned.mean_step();
+  planned.choice.seconds = planned.choice.fastest = planned.mean_step();
   planned.choice.memory = planned.memory(planned.highest_rank());
   const int64_t budget = request.planner.budget, host = planned.choice.memory.host.total();
   const bool host_fits = request.planner.host_budget <= 0 || host <= request.planner.host_budget;
@@ -490,13 +490,14 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   }
   planned.predict();
   planned.choice.seconds += planned.prediction.step.base;  // which the search does not see
+  planned.choice.fastest += planned.prediction.step.base;
   return planned;
 }
 
-/// A choice that fits before one that does not, then the faster; of two that do not fit, the smaller.
+/// A choice that fits before one that does not, then that of the faster plan; of two that do not fit, the smaller.
 bool better(const plan::Choice& a, const plan::Choice& b) {
   if (a.fits != b.fits) return a.fits;
-  return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
+  return a.fits ? a.fastest < b.fastest * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
 /// Both times where products in bf16 are over four times as fast as those in fp32, which the plan computes with; else
@@ -728,7 +729,7 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
     tried_sizes += (tried_sizes.empty() ? "" : ", ") + std::to_string(samples);
     if (sizes.size() > 1) {
       Promise promise(request, samples, known);
-      const bool hopeless = (best && best->choice.fits && !promise.may_be_faster(best->choice.seconds)) ||
+      const bool hopeless = (best && best->choice.fits && !promise.may_be_faster(best->choice.fastest)) ||
                             (samples != sizes.back() && !promise.may_fit());
       evaluated += promise.evaluated();
       if (hopeless) continue;

@@ -29,6 +29,10 @@ std::vector<size_t> blocks_of(const ModelSpec& model) {
   return blocks;
 }
 
+/// How often the last passes are repeated, and the share of a step that they must gain for that.
+constexpr int kRounds = 3;
+constexpr double kLittleGain = 1e-4;
+
 class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
@@ -93,6 +97,14 @@ class Search {
     if (!pool_.best && may_mix() && !input_.first_that_fits) mix_activations(pool_, evaluator_);
     if (!pool_.best || input_.first_that_fits) return finish();
     plan::spend(pool_, evaluator_, mesh_, pipelines_);
+    // Another pipeline keeps more at once: where the best plan does not fit with it, one that saves more may.
+    for (pipeline_ = 1; pipeline_ < pipelines_.size(); ++pipeline_) {
+      const Evaluated best = *pool_.best;
+      for (const Update when : whens) search(when, false);
+      if (pool_.best->candidate.plan != best.candidate.plan) plan::spend(pool_, evaluator_, mesh_, pipelines_);
+    }
+    const auto at = std::ranges::find(pipelines_, pool_.best->candidate.plan.pipeline);
+    pipeline_ = at == pipelines_.end() ? 0 : static_cast<size_t>(at - pipelines_.begin());
     const double at_end = pool_.best->candidate.seconds;
     move_updates();
     if (input_.update || !has_offloaded_buffers(pool_.best->candidate.plan)) return trade_and_finish();
@@ -112,6 +124,13 @@ class Search {
  private:
   Choice trade_and_finish() {
     if (may_mix() && input_.trades) trade_memory(pool_, evaluator_);
+    // The best plan may want other updates by now, and the passes before these: while that helps.
+    for (int round = 0; round < kRounds && input_.trades; ++round) {
+      const double before = pool_.best->candidate.seconds;
+      move_updates();
+      if (pool_.best->candidate.seconds >= before * (1 - kLittleGain)) break;
+      plan::spend(pool_, evaluator_, mesh_, pipelines_);
+    }
     return finish();
   }
 
@@ -127,7 +146,7 @@ class Search {
     static_cast<Formats&>(plan) = input_;
     plan.experts = input_.experts, plan.teachers = input_.teachers;
     plan.idle = input_.idle.value_or(Tier::device);
-    if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
+    if (!pipelines_.empty()) plan.pipeline = pipelines_[pipeline_];
     // The first blocks recompute or offload, because their activations live longest; with recompute_every, blocks at
     // its multiples do.
     int block = -1;
@@ -292,6 +311,14 @@ class Search {
     for (const Candidate& c : pool_.candidates)
       if (c.fits) fitting.push_back(&c);
     std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
+    fastest_ = pool_.best->candidate.seconds;
+    if (input_.thrifty && input_.budget > 0 && !input_.first_that_fits && !by_hand_.any_of_one_expert()) {
+      const auto slower = std::ranges::partition_point(
+          fitting, [&](const Candidate* c) { return c->seconds <= fastest_ * (1 + kSameTime); });
+      std::ranges::stable_sort(fitting.begin(), slower, {},
+                               [](const Candidate* c) { return std::pair(c->peak, c->host); });
+      pool_.best->candidate.plan = fitting.front()->plan;
+    }
     std::optional<Evaluated> best = evaluator_.evaluate(pool_.best->candidate.plan, true);
     for (size_t i = 0; i < std::min(kMost, fitting.size()) && !best->candidate.fits; ++i)
       best = evaluator_.evaluate(fitting[i]->plan, true);
@@ -314,9 +341,13 @@ class Search {
     choice.memory = winner.memory;
     const std::string among =
         std::to_string(pool_.candidates.size()) + (pool_.candidates.size() == 1 ? " candidate" : " candidates");
+    choice.fastest = std::min(fastest_, choice.seconds);
     if (pool_.best) {
-      choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
-                   choice.memory.at_name;
+      choice.why = choice.seconds > choice.fastest * (1 + 1e-9)
+                       ? "the least memory of those that take the same time (within " +
+                             std::to_string(std::lround(100 * kSameTime)) + " %) as the fastest of " + among
+                       : "least predicted time of " + among;
+      choice.why += ", peak " + format_bytes(winner.candidate.peak) + " at " + choice.memory.at_name;
       if (without_moved_updates_ > winner.candidate.seconds)
         choice.why += describe_gain(winner.candidate, without_moved_updates_);
     } else {
@@ -339,7 +370,9 @@ class Search {
   Update update_ = Update::end;       // of the plans to try
   bool on_host_ = false;              // of the plans to try: updates run on the host
   double without_moved_updates_ = 0;  // seconds of a step, where overlapped updates made it faster
-  std::vector<Pipeline> pipelines_;   // to choose from; all plans are tried with the first
+  double fastest_ = 0;                // seconds of the fastest plan that fits
+  std::vector<Pipeline> pipelines_;   // to choose from
+  size_t pipeline_ = 0;               // of the plans to try: which of these
   const UnitsByHand by_hand_;
   Evaluator evaluator_;
   Pool pool_;
@@ -391,7 +424,7 @@ bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  static_cast<Choices&>(input) = {};
+  static_cast<Choices&>(input) = {}, input.thrifty = false;
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
   const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);

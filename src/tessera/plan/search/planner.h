@@ -10,8 +10,9 @@
 // is kept only if the simulator finds it faster. Units that offload activations alternate with units that do not, so
 // that copies overlap the compute of both. Update times and places need other memory: updates in the backward (if
 // allowed), just in time and on the host (if their buffers may be offloaded) are each searched in full. Of the units whose
-// states the host has it may update a part beside the device: the part is tried in eighths. At last the best plan trades
-// memory of the device for memory of the host and back (mix.h). Whether a plan fits is known when it
+// states the host has it may update a part beside the device: the part is tried in eighths. Each schedule of a pipeline is
+// searched in full as well. At last the best plan trades memory of the device for memory of the host and back (mix.h), and
+// update times are tried on it again. Whether a plan fits is known when it
 // is compiled for its memory; only those that are considered are compiled whole and simulated.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
@@ -31,6 +32,7 @@ struct Choice {
   bool fits = false;
   Plan plan;
   double seconds = 0;  ///< simulated, of one step
+  double fastest = 0;  ///< of the fastest plan that fits, which takes the same time: [Note: the same time]
   MemoryCurve memory;  ///< of the rank with the highest peak
   std::vector<Candidate> candidates;
   int evaluated = 0;    ///< plans compiled, of which those that fit were simulated

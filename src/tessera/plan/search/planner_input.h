@@ -18,6 +18,7 @@ struct PlannerInput : PlanKeys {
   int local_world = 1;                         ///< see Plan
   bool nvme = false;                           ///< a disk is available
   bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
+  bool thrifty = false;                        ///< of plans of the same time the one of least memory
   bool trades = true;                          ///< the best plan trades memory at the end of the search (mix.h)
   bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1, teachers = 0;               ///< see Plan

@@ -43,10 +43,10 @@ class Passes {
             if (selective(plan.units[u])) plan.units[u].activations = Policy::keep, --n;
         });
     }
-    for (size_t i = 1; i < pipelines_.size(); ++i) {
+    for (const Pipeline& pipeline : pipelines_) {
       Plan plan = pool_.best->candidate.plan;
-      plan.pipeline = pipelines_[i];
-      pool_.consider(evaluator_.evaluate(std::move(plan)));
+      plan.pipeline = pipeline;
+      if (plan != pool_.best->candidate.plan) pool_.consider(evaluator_.evaluate(std::move(plan)));
     }
     if (!evaluator_.input.prefetch && (mesh_.shard_size() > 1 || pool_.best->candidate.host > 0))
       for (int depth : {2, 1}) {

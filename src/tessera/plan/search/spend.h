@@ -6,7 +6,7 @@
 
 namespace tessera::plan {
 
-/// `pipelines`: those to choose from, the first being the best plan's; empty without a pp axis.
+/// `pipelines`: those to choose from; empty without a pp axis.
 void spend(Pool& pool, const Evaluator& evaluator, const Mesh& mesh, const std::vector<Pipeline>& pipelines);
 
 }  // namespace tessera::plan
