@@ -20,7 +20,6 @@ using Json = nlohmann::ordered_json;
 
 enum AnimateInput { kPoseRows = 4, kFollows, kFacePixels };  // after those of an image-to-video stem
 constexpr size_t kFaceCond = 4;                              // of the shared conditioning, after that of network.cpp
-constexpr int64_t kBlocksAnAdapter = 5;
 constexpr double kFaceEps = 1e-6;
 constexpr int64_t kLeastSide = 4;  // of the motion encoder's last convolution
 
@@ -333,7 +332,7 @@ std::vector<std::map<std::string, Tensor>> Animate::unpack_input_grads(const std
 }
 
 std::string Animate::foreign_name(const std::string& name, const std::string& naming) const {
-  if (naming == "diffusers") return rename(diffusers_names(), name);
+  if (naming == "diffusers") return rename(animate_diffusers_names(std::ssize(config_.channels) - 1), name);
   return naming == "official" ? rename(official_names(), name) : name;
 }
 
