@@ -222,6 +222,7 @@ net::Conditions Animate::conditions() const {
   wants.references = 1;
   wants.always_reference = true;
   wants.face_size = config_.face_size;
+  wants.goes_on = true;
   wants.image_extra = base.image_extra, wants.clip_dim = base.clip_dim, wants.clip_rows = base.clip_rows;
   return wants;
 }
@@ -247,6 +248,7 @@ std::map<std::string, Tensor> Animate::guide(const net::VideoCodec& codec, const
   AnimateSource source{.reference = seen(guides).unsqueeze(1),
                        .background = clip("guide"),
                        .made = clip("guide_mask"),
+                       .before = guides.before,
                        .nearest = guides.sampled};
   if (!source.background.defined()) source.background = at::zeros_like(pose);
   source.made =
