@@ -109,6 +109,19 @@ TEST_F(Convert, OfficialFilesOfAnimateHaveTheirConstantsWhateverTheyAreMadeOf) {
     EXPECT_EQ(there.at("model.diffusion_model." + name).shape, expected.at(name).shape) << name;
   convert(comfyui, again, {"--to", "diffusers"});
   expect_equal(again, in);
+
+  const fs::path pipeline = folder_ / "pipeline", away = folder_ / "away", back = folder_ / "back";
+  fs::create_directories(pipeline);
+  fs::copy(in, pipeline / "transformer", fs::copy_options::recursive);
+  fs::copy(model("wan21_vae", "diffusers.safetensors"), pipeline / "vae", fs::copy_options::recursive);
+  convert(pipeline, away, {"--to", "official"});
+  expect_equal(away / "diffusion_pytorch_model.safetensors", goldens_ / "wan_animate/model.safetensors");
+  convert(away, back, {"--to", "diffusers"});
+  expect_equal(back / "transformer/diffusion_pytorch_model.safetensors", in);
+  EXPECT_EQ(json_of(back / "transformer/config.json")["_class_name"], "WanAnimateTransformer3DModel");
+  const auto index = json_of(back / "model_index.json");
+  EXPECT_EQ(index["_class_name"], "WanAnimatePipeline");
+  EXPECT_EQ(index["transformer"], (nlohmann::json{"diffusers", "WanAnimateTransformer3DModel"}));
 }
 
 TEST_F(Convert, RowsThatFilesHoldTogetherComeApartAndTogetherBitForBit) {
