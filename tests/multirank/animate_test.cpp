@@ -7,6 +7,7 @@
 #include "learnt_clips.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/clip_format.h"
 
 namespace tessera::testing {
 namespace {
@@ -177,7 +178,7 @@ TEST(AnimateRuns, SamplesFollowThePoseAndTheFace) {
   EXPECT_EQ(refused.code, 2) << refused.output;
 }
 
-/// Of a video that shows the box in one corner after the other, for so many frames each.
+/// A folder of frames, as they are, that show the box in one corner after the other, for so many frames each.
 std::string wandering(const fs::path& file, const std::vector<std::pair<int, int>>& corners, Colour inside,
                       Colour ground) {
   data::Frames all{0, 32, 32, 8, {}};
@@ -186,7 +187,7 @@ std::string wandering(const fs::path& file, const std::vector<std::pair<int, int
     for (int f = 0; f < frames; ++f, ++all.count)
       all.rgb.insert(all.rgb.end(), part.frame(0), part.frame(0) + part.frame_bytes());
   }
-  data::write_mp4(file, all);
+  data::write_clip(file, all, data::ClipFormat::frames);
   return file.string();
 }
 
@@ -201,10 +202,10 @@ TEST(AnimateRuns, ALongSampleIsMadeInWindowsThatBeginAsTheLastOneEnded) {
   give_rows(run);
   const fs::path data = run.folder() / "data";
   // 19 frames; the first and the second differ at the begin alone
-  const std::string poses = wandering(run.folder() / "poses.mp4", {{0, 6}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
-                    others = wandering(run.folder() / "others.mp4", {{1, 6}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
-                    later = wandering(run.folder() / "later.mp4", {{0, 6}, {3, 4}, {2, 9}}, {255, 255, 255}, {0, 0, 0}),
-                    ground = wandering(run.folder() / "ground.mp4", {{2, 9}}, {0, 200, 0}, {90, 0, 90});
+  const std::string poses = wandering(run.folder() / "poses", {{0, 6}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
+                    others = wandering(run.folder() / "others", {{1, 3}, {0, 3}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
+                    later = wandering(run.folder() / "later", {{0, 6}, {3, 4}, {2, 9}}, {255, 255, 255}, {0, 0, 0}),
+                    ground = wandering(run.folder() / "ground", {{2, 9}}, {0, 200, 0}, {90, 0, 90});
   const Arguments trained = with(run, {"--run.steps",        "8",
                                        "--train.lr",         "3e-3",
                                        "--checkpoint.every", "4",
@@ -242,7 +243,7 @@ TEST(AnimateRuns, ALongSampleIsMadeInWindowsThatBeginAsTheLastOneEnded) {
     const data::Frames changed = sample("later" + overlap, later, whole);
     EXPECT_TRUE(begins_with(changed, all, 8)) << "what comes later changes nothing before";
     EXPECT_FALSE(begins_with(changed, all, 19));
-    // The poses behind the sixth frame are the same: what differs there comes from the frames before.
+    // The poses behind the third frame are the same: what differs there comes from the frames before.
     const data::Frames other = sample("other" + overlap, others, whole);
     ASSERT_EQ(other.count, 19);
     EXPECT_FALSE(std::equal(other.frame(8), other.rgb.data() + other.rgb.size(), all.frame(8)))
