@@ -24,6 +24,7 @@ import adapters
 import models
 import outputs
 import training
+import variants
 from client import Suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -34,7 +35,7 @@ SUBJECTS = [(outputs.encoders, None), (outputs.samples, {"wan-t2v", "sana", "san
             (training.adapters, {"wan-t2v", "wan-a14b", "sana", "sana-video"}),
             (adapters.every_form, {"wan-t2v", "sana", "sana-video"}), (adapters.input_axis, {"wan-t2v"}),
             (adapters.names, {"sana", "sana-video"}), (adapters.patterns_as_start, {"wan-t2v", "sana"}),
-            (outputs.exports, None), (outputs.data_sets, {"wan-t2v"}), (outputs.launchers, {"wan-t2v"})]
+            (outputs.exports, None), (outputs.data_sets, {"wan-t2v"}), (outputs.launchers, {"wan-t2v"}), (variants.predictions, {"wan-t2v"})]
 
 
 def commit():

@@ -5,8 +5,8 @@ import random
 
 from golden_files import Case, Tensor, bf16, f32, numbers
 from golden_networks import Adapted, BY_LARGEST, error, finish, modulate, thirds, rope3, grid, from_patches, patches
-from plain import (Array, Weights, attention, cat, chunks, gelu, gelu_tanh, heads, layer_norm, narrow,
-                   noise, reshape, rms_norm, rotate, silu, sinusoid, sums, swap, take, unheads)
+from plain import (Array, Weights, attention, cat, chunks, conv, gelu, gelu_tanh, heads, layer_norm, narrow,
+                   noise, permute, relu, reshape, rms_norm, rotate, silu, sinusoid, sums, swap, take, unheads)
 
 
 def wan_times(w: Weights, times: list, c: dict) -> tuple:
@@ -335,5 +335,133 @@ def s2v(draw: random.Random) -> Case:
     return finish(case, w, error(outputs, targets), wanted)
 
 
-KINDS = {"wan_lora": wan_adapter, "wan_t2v": lambda draw: wan(draw, "t2v"), "wan_i2v": lambda draw: wan(draw, "i2v"),
+def vace_forward(w: Weights, c: dict, x: Array, seen: Array, times: list, text: Array, scale: float) -> Array:
+    d, shape = c["dim"], x.shape[1:]
+    tokens = patches(w, "patch_embedding", x, d, (1, 2, 2))
+    e, e6 = wan_times(w, times, c)
+    context = wan_text(w, text, c)
+    angles = rope3(grid(shape[0], shape[1] // 2, shape[2] // 2), thirds(d // c["num_heads"]))
+    beside = w.linear("vace_blocks.0.before_proj", patches(w, "vace_patch_embedding", seen, d, (1, 2, 2)), d) + tokens
+    hints = {}
+    for j, layer in enumerate(c["vace_layers"]):
+        beside = wan_block(w, f"vace_blocks.{j}", beside, e6, context, None, angles, c)
+        hints[layer] = w.linear(f"vace_blocks.{j}.after_proj", beside, d)
+    for i in range(c["num_layers"]):
+        tokens = wan_block(w, f"blocks.{i}", tokens, e6, context, None, angles, c)
+        if i in hints:
+            tokens = tokens + hints[i] * scale
+    return from_patches(wan_head(w, tokens, e, c), c["out_dim"], shape, (1, 2, 2))
+
+
+def vace(draw: random.Random) -> Case:
+    c = wan_config(draw, "t2v")
+    layers = draw.choice([1, 2, 3])
+    c.update({"_class_name": "VaceWanModel", "model_type": draw.choice(["vace", "t2v"]), "num_layers": layers,
+              "vace_in_dim": draw.choice([2, 5, 9]), "vace_layers": [0] + sorted(draw.sample(range(1, layers), draw.randrange(layers)))})
+    case, w, scale = Case("dit_vace", c, tolerance={**BY_LARGEST, "prep_out": 1e-4}), Weights(draw), f32(draw.choice([1, draw.uniform(0.2, 2)]))
+    count, outputs, targets, wanted = draw.choice([1, 2]), [], [], {}
+    times = [f32(draw.uniform(0, 1000)) for _ in range(count)]
+    for i in range(count):
+        shape = [draw.choice([1, 2, 3]), 2 * draw.choice([1, 2, 3]), 2 * draw.choice([1, 2, 4])]
+        given = {"x": noise(draw, [c["out_dim"], *shape]), "vace_context": noise(draw, [c["vace_in_dim"], *shape]),
+                 "context": noise(draw, [draw.randrange(1, c["text_len"] + 1), c["text_dim"]])}
+        case.inputs.update({f"in.{name}.{i}": array.tensor() for name, array in given.items()})
+        wanted.update({f"{name}.{i}": array for name, array in given.items()})
+        outputs.append(vace_forward(w, c, given["x"], given["vace_context"], [times[i]], given["context"], scale))
+        targets.append(noise(draw, outputs[-1].shape))
+        case.inputs[f"in.target.{i}"], case.expected[f"out.{i}"] = targets[-1].tensor(), outputs[-1].tensor()
+    tokens = [target.shape[1] * target.shape[2] * target.shape[3] // 4 for target in targets]
+    case.inputs.update({"in.t": numbers(times, "F32"), "in.vace_context_scale": Tensor([], [scale]),
+                        "in.seq_len": Tensor([], [max(tokens) + draw.choice([0, 3])], "I64")})
+    return finish(case, w, error(outputs, targets), wanted)
+
+
+def camera_tokens(w: Weights, rays: Array, scale: int, d: int) -> Array:
+    """Of [C, F, scale * H, scale * W]: cells become channels, then two convolutions beside what they are added to."""
+    channels, frames, height, width = rays.shape[0], rays.shape[1], rays.shape[2] // scale, rays.shape[3] // scale
+    cells = permute(reshape(rays, channels, frames, height, scale, width, scale), 0, 3, 5, 1, 2, 4)
+    rows = patches(w, "control_adapter.conv", reshape(cells, channels * scale * scale, frames, height, width), d, (2, 2))
+    x = permute(reshape(rows, frames, height // 2, width // 2, d), 3, 0, 1, 2)
+
+    def convolved(y: Array, name: str) -> Array:
+        weight = reshape(w(f"control_adapter.residual_blocks.0.{name}.weight", [d, d, 3, 3]), d, d, 1, 3, 3)
+        return conv(y, weight, w(f"control_adapter.residual_blocks.0.{name}.bias", [d]), pad=[0, 1, 1])
+
+    x = x + convolved(relu(convolved(x, "conv1")), "conv2")
+    return reshape(permute(x, 1, 2, 3, 0), -1, d)
+
+
+def fun_forward(w: Weights, c: dict, given: dict, times: list, reference: Array, features: Array) -> Array:
+    d, x = c["dim"], given["x"]
+    frames, height, width = x.shape[1], x.shape[2] // 2, x.shape[3] // 2
+    tokens = patches(w, "patch_embedding", cat([x, given["y"]]), d, (1, 2, 2))
+    if "y_camera" in given:
+        tokens = tokens + camera_tokens(w, given["y_camera"], c["downscale_factor_control_adapter"], d)
+    first = 0
+    if reference is not None:
+        first = height * width
+        tokens = cat([patches(w, "ref_conv", reshape(reference, reference.shape[0], 1, *reference.shape[1:]), d, (2, 2)), tokens])
+        times = times[-1:] * first + times if len(times) > 1 else times
+        frames += 1
+    e, e6 = wan_times(w, times, c)
+    context, image = wan_text(w, given["context"], c), None if features is None else wan_image(w, features, c)
+    angles = rope3(grid(frames, height, width), thirds(d // c["num_heads"]))
+    for i in range(c["num_layers"]):
+        tokens = wan_block(w, f"blocks.{i}", tokens, e6, context, image, angles, c)
+    y = narrow(wan_head(w, tokens, e, c), 0, first, tokens.shape[0] - first)
+    return from_patches(y, c["out_dim"], x.shape[1:], (1, 2, 2))
+
+
+def fun(draw: random.Random) -> Case:
+    """VideoX-Fun's: what its conditions are, and whether they come with CLIP's features, is drawn as its releases have them."""
+    c = wan_config(draw, "t2v")
+    out = draw.choice([2, 3, 5])
+    kind = draw.choice(["inp", "control", "control_reference", "camera", "masked_control", "masked_camera"])
+    second, five = kind.startswith("masked") or (kind == "inp" and draw.random() < 0.5), False
+    if second and draw.random() < 0.4:
+        five = True
+    wide = {"inp": 4 + out, "control": 2 * out, "control_reference": 2 * out, "camera": out, "masked_control": 4 + 2 * out,
+            "masked_camera": 4 + out}[kind]
+    c.update({"_class_name": "Wan2_2Transformer3DModel" if second else "WanTransformer3DModel", "model_type": "ti2v" if five else "i2v",
+              "out_dim": out, "in_dim": out + wide})
+    if not second:
+        c["image_dim"] = draw.choice([3, 5])
+    if kind in ("control_reference", "masked_control"):
+        c.update({"add_ref_conv": True, "in_dim_ref_conv": out})
+    if kind.endswith("camera"):
+        c.update({"add_control_adapter": True, "in_dim_control_adapter": draw.choice([3, 24]),
+                  "downscale_factor_control_adapter": draw.choice([2, 4])})
+    case, w = Case("dit_fun", c, tolerance={**BY_LARGEST, "prep_out": 1e-4, "plucker": 1e-5}), Weights(draw)
+    count, shape = draw.choice([1, 2]), [draw.choice([1, 2, 3]), 2 * draw.choice([1, 2]), 2 * draw.choice([1, 2, 3])]
+    tokens = shape[0] * shape[1] * shape[2] // 4
+    times = [[f32(draw.uniform(0, 1000))] for _ in range(count)]
+    if five:  # the first frame is given
+        times = [[0.0] * (tokens // shape[0]) + t * (tokens - tokens // shape[0]) for t in times]
+    case.inputs["in.t"] = Tensor([count, tokens] if five else [count], [t for row in times for t in row])
+    case.inputs["in.seq_len"] = Tensor([], [tokens], "I64")
+    wanted, outputs, targets, without = {}, [], [], {}
+    features = None if second else noise(draw, [count, 257, c["image_dim"]])
+    reference = noise(draw, [count, out, *shape[1:]]) if "add_ref_conv" in c else None
+    for name, shared in (("clip_fea", features), ("full_ref", reference)):
+        if shared is not None:
+            case.inputs["in." + name], wanted[name] = shared.tensor(), shared
+    for i in range(count):
+        given = {"x": noise(draw, [out, *shape]), "y": noise(draw, [wide, *shape]),
+                 "context": noise(draw, [draw.randrange(1, c["text_len"] + 1), c["text_dim"]])}
+        if kind.endswith("camera"):
+            scale = c["downscale_factor_control_adapter"]
+            given["y_camera"] = noise(draw, [c["in_dim_control_adapter"], shape[0], scale * shape[1], scale * shape[2]])
+        case.inputs.update({f"in.{name}.{i}": array.tensor() for name, array in given.items()})
+        wanted.update({f"{name}.{i}": array for name, array in given.items()})
+        own = [None if all is None else reshape(narrow(all, 0, i, 1), *all.shape[1:]) for all in (reference, features)]
+        outputs.append(fun_forward(w, c, given, times[i], *own))
+        if reference is not None and not five:
+            without[f"out_no_ref.{i}"] = fun_forward(w, c, given, times[i], None, own[1]).tensor()
+        targets.append(noise(draw, outputs[-1].shape))
+        case.inputs[f"in.target.{i}"], case.expected[f"out.{i}"] = targets[-1].tensor(), outputs[-1].tensor()
+    case.expected.update(without)
+    return finish(case, w, error(outputs, targets), wanted)
+
+
+KINDS = {"wan_vace": vace, "wan_fun": fun, "wan_lora": wan_adapter, "wan_t2v": lambda draw: wan(draw, "t2v"), "wan_i2v": lambda draw: wan(draw, "i2v"),
          "wan_ti2v": lambda draw: wan(draw, "ti2v"), "wan_s2v": s2v, "wan_experts": experts}

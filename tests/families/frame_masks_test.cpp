@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/families/frames/given_frames.h"
 
 namespace tessera::families {
 
@@ -23,6 +24,33 @@ std::string text(const std::vector<char>& mask) {
 }
 
 }  // namespace
+
+TEST(Windows, AreThoseOfAReferenceThatWalksAlongTheClip) {
+  for (int64_t length = 2; length <= 13; ++length)
+    for (int64_t overlap = 1; overlap < length; ++overlap)
+      for (int64_t real = 1; real <= 60; ++real) {
+        int64_t padded = std::max(real, length);  // the least that is not less, in whole windows
+        while ((padded - overlap) % (length - overlap) != 0) ++padded;
+        const Windows windows{length, overlap, real};
+        int64_t count = 0;
+        for (int64_t start = 0; start + overlap < padded; start += length - overlap, ++count)
+          EXPECT_EQ(windows.begin(count), start) << length << " " << overlap << " " << real;
+        EXPECT_EQ(windows.count(), count) << length << " " << overlap << " " << real;
+        EXPECT_EQ(windows.end(count - 1), padded) << length << " " << overlap << " " << real;
+      }
+  EXPECT_EQ(Windows().count(), 1);
+}
+
+TEST(Windows, ShowAShortVideoToAndFro) {
+  for (int64_t frames = 1; frames <= 7; ++frames) {
+    int64_t frame = 0, step = 1;
+    for (int64_t place = 0; place < 40; ++place) {
+      EXPECT_EQ(to_and_fro(place, frames), frame) << frames << " " << place;
+      if (frame + step < 0 || frame + step >= frames) step = -step;
+      if (frames > 1) frame += step;
+    }
+  }
+}
 
 TEST(FrameMasks, GiveTheFramesOfTheirKind) {
   const auto mask = [](const char* kind, int64_t frames, bool most = false) {

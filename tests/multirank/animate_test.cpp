@@ -7,6 +7,7 @@
 #include "learnt_clips.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/clip_format.h"
 
 namespace tessera::testing {
 namespace {
@@ -175,6 +176,116 @@ TEST(AnimateRuns, SamplesFollowThePoseAndTheFace) {
     }
   const Result refused = run.tessera({"sample", run.recipe(), "--prompt", "a box", "--sample.control", "clip"});
   EXPECT_EQ(refused.code, 2) << refused.output;
+}
+
+/// A folder of frames, as they are, that show the box in one corner after the other, for so many frames each.
+std::string wandering(const fs::path& file, const std::vector<std::pair<int, int>>& corners, Colour inside,
+                      Colour ground) {
+  data::Frames all{0, 32, 32, 8, {}};
+  for (const auto& [corner, frames] : corners) {
+    const data::Frames part = box(corner, inside, ground);
+    for (int f = 0; f < frames; ++f, ++all.count)
+      all.rgb.insert(all.rgb.end(), part.frame(0), part.frame(0) + part.frame_bytes());
+  }
+  data::write_clip(file, all, data::ClipFormat::frames);
+  return file.string();
+}
+
+bool begins_with(const data::Frames& all, const data::Frames& first, int frames) {
+  const auto bytes = static_cast<ptrdiff_t>(static_cast<size_t>(frames) * first.frame_bytes());
+  return all.count >= frames && first.count >= frames &&
+         std::equal(first.rgb.begin(), first.rgb.begin() + bytes, all.rgb.begin());
+}
+
+TEST(AnimateRuns, ALongSampleIsMadeInWindowsThatBeginAsTheLastOneEnded) {
+  const TinyRun run("animate-windows", TESSERA_BINARY, kAnimate);
+  give_rows(run);
+  const fs::path data = run.folder() / "data";
+  // 19 frames; the first and the second differ at the begin alone
+  const std::string poses = wandering(run.folder() / "poses", {{0, 6}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
+                    others = wandering(run.folder() / "others", {{1, 3}, {0, 3}, {3, 13}}, {255, 255, 255}, {0, 0, 0}),
+                    later = wandering(run.folder() / "later", {{0, 6}, {3, 4}, {2, 9}}, {255, 255, 255}, {0, 0, 0}),
+                    ground = wandering(run.folder() / "ground", {{2, 9}}, {0, 200, 0}, {90, 0, 90});
+  const Arguments trained = with(run, {"--run.steps",        "8",
+                                       "--train.lr",         "3e-3",
+                                       "--checkpoint.every", "4",
+                                       "--sample.every",     "4",
+                                       "--sample.prompts",   "a box",
+                                       "--sample.steps",     "2",
+                                       "--sample.pose",      poses,
+                                       "--sample.face",      (data / "face1.mp4"),
+                                       "--sample.reference", (data / "one.png"),
+                                       "--sample.clips",     "2"});
+  const Result r = run.train(1, "run", trained, 200);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto sample = [&](const std::string& name, const std::string& pose, const Arguments& more, int ranks = 1) {
+    const fs::path out = run.folder() / name;
+    Arguments line = {"sample", run.out("run") + "/recipe.toml", "--sample.pose", pose, "--format", "frames", "--out",
+                      out};
+    if (ranks > 1) line.insert(line.begin(), {"launch", "-n", std::to_string(ranks)});
+    line.insert(line.end(), more.begin(), more.end());
+    const Result made = run.tessera(line);
+    EXPECT_EQ(made.code, 0) << made.output;
+    return made.code == 0 ? data::decode_clip(out, {}) : data::Frames();
+  };
+  const data::Frames one = sample("one", poses, {"--sample.clips", "1"});
+  ASSERT_EQ(one.count, 8);
+  for (const std::string overlap : {"1", "5"}) {
+    SCOPED_TRACE(overlap);
+    const Arguments whole = {"--sample.clips", "auto", "--sample.overlap", overlap};
+    const data::Frames all = sample("all" + overlap, poses, whole);
+    ASSERT_EQ(all.count, 19) << "as the poses last";
+    EXPECT_TRUE(begins_with(all, one, 8)) << "the first window is the sample of one";
+    const data::Frames two = sample("two" + overlap, poses, {"--sample.clips", "2", "--sample.overlap", overlap});
+    EXPECT_EQ(two.count, 8 + 8 - std::stoi(overlap));
+    EXPECT_TRUE(begins_with(all, two, two.count));
+    EXPECT_TRUE(begins_with(sample("ranks" + overlap, poses, whole, 2), all, 19));
+    const data::Frames changed = sample("later" + overlap, later, whole);
+    EXPECT_TRUE(begins_with(changed, all, 8)) << "what comes later changes nothing before";
+    EXPECT_FALSE(begins_with(changed, all, 19));
+    // The poses behind the third frame are the same: what differs there comes from the frames before.
+    const data::Frames other = sample("other" + overlap, others, whole);
+    ASSERT_EQ(other.count, 19);
+    EXPECT_FALSE(std::equal(other.frame(8), other.rgb.data() + other.rgb.size(), all.frame(8)))
+        << "the second window is made from the first";
+  }
+  const data::Frames plain = sample("plain", poses, {"--sample.clips", "auto"});
+  EXPECT_FALSE(begins_with(plain, sample("five", poses, {"--sample.clips", "auto", "--sample.overlap", "5"}), 19));
+  EXPECT_FALSE(begins_with(plain, sample("ground", poses, {"--sample.clips", "auto", "--sample.guide", ground}), 19))
+      << "a background that is shorter goes to and fro";
+
+  // the same bytes as a sample during training, and nothing of the training changes
+  const fs::path during = fs::path(run.out("run")) / "samples/step-000008-0.mp4";
+  ASSERT_TRUE(fs::exists(during));
+  const data::Frames seen = data::decode_clip(during, {});
+  EXPECT_EQ(seen.count, 15);
+  const std::string after = (run.folder() / "after.mp4").string();
+  ASSERT_EQ(run.tessera({"sample", run.out("run") + "/recipe.toml", "--out", after}).code, 0);
+  EXPECT_TRUE(begins_with(data::decode_clip(after, {}), seen, 15));
+  for (const auto& step : run.metrics("run"))
+    for (const auto& rank : step.at("ranks"))
+      EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>()) << step;
+  Arguments halves = trained;
+  halves.insert(halves.end(), {"--sample.clips", "1", "--run.steps", "4"});
+  ASSERT_EQ(run.train(1, "halves", halves).code, 0);
+  halves = trained;
+  halves.insert(halves.end(), {"--mesh.dp_shard", "2", "--run.resume_changes", "allow", "--sample.every", "3"});
+  const Result resumed = run.train(2, "halves", halves, 200);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const std::vector<double> losses = run.losses("halves"), expected = run.losses("run");
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 2e-6 * expected[i]) << i;
+  EXPECT_EQ(data::decode_clip(fs::path(run.out("halves")) / "samples/step-000006-0.mp4", {}).count, 15);
+
+  const auto refused = [&](const Arguments& more, const std::string& why) {
+    Arguments line = {"sample", run.out("run") + "/recipe.toml"};
+    line.insert(line.end(), more.begin(), more.end());
+    const Result made = run.tessera(line);
+    EXPECT_EQ(made.code, 2) << made.output;
+    EXPECT_NE(made.output.find(why), std::string::npos) << made.output;
+  };
+  refused({"--sample.clips", "4"}, "it is long enough for 3");
+  refused({"--sample.overlap", "8"}, "8 frames of a clip of 8");
 }
 
 TEST(AnimateRuns, AdaptersAreWrittenUnderTheirModulesNames) {

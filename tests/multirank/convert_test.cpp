@@ -76,7 +76,8 @@ class Convert : public ::testing::Test {
 };
 
 TEST_F(Convert, ModelsGoToDiffusersAndBackBitForBit) {
-  for (const char* name : {"wan21_t2v", "wan21_i2v", "wan22_ti2v", "wan21_vae", "wan22_vae", "umt5"}) {
+  for (const char* name :
+       {"wan21_t2v", "wan21_i2v", "wan22_ti2v", "wan_vace", "wan_animate", "wan21_vae", "wan22_vae", "umt5"}) {
     const fs::path in = model(name), there = folder_ / (std::string(name) + "-there"),
                    back = folder_ / (std::string(name) + "-back");
     convert(in, there, {"--to", "diffusers"});
@@ -92,6 +93,35 @@ TEST_F(Convert, ModelsGoToDiffusersAndBackBitForBit) {
       EXPECT_EQ(again.value(key, nlohmann::json()), json_of(in / "config.json").value(key, nlohmann::json()))
           << name << key;
   }
+}
+
+TEST_F(Convert, OfficialFilesOfAnimateHaveTheirConstantsWhateverTheyAreMadeOf) {
+  const fs::path in = model("wan_animate", "diffusers.safetensors"), official = folder_ / "official",
+                 comfyui = folder_ / "comfyui.safetensors", again = folder_ / "again.safetensors";
+  convert(in, official, {"--to", "official"});
+  expect_equal(official, goldens_ / "wan_animate/model.safetensors");
+  EXPECT_EQ(json_of(official / "config.json")["_class_name"], "WanAnimateModel");
+  EXPECT_EQ(part_of(inspect(in), "transformer")["naming"], "diffusers");
+  convert(in, comfyui, {"--to", "comfyui"});
+  const WeightSet there = open_weights(comfyui), expected = open_weights(goldens_ / "wan_animate/model.safetensors");
+  ASSERT_EQ(there.names().size(), expected.names().size());
+  for (const std::string& name : expected.names())
+    EXPECT_EQ(there.at("model.diffusion_model." + name).shape, expected.at(name).shape) << name;
+  convert(comfyui, again, {"--to", "diffusers"});
+  expect_equal(again, in);
+
+  const fs::path pipeline = folder_ / "pipeline", away = folder_ / "away", back = folder_ / "back";
+  fs::create_directories(pipeline);
+  fs::copy(in, pipeline / "transformer", fs::copy_options::recursive);
+  fs::copy(model("wan21_vae", "diffusers.safetensors"), pipeline / "vae", fs::copy_options::recursive);
+  convert(pipeline, away, {"--to", "official"});
+  expect_equal(away / "diffusion_pytorch_model.safetensors", goldens_ / "wan_animate/model.safetensors");
+  convert(away, back, {"--to", "diffusers"});
+  expect_equal(back / "transformer/diffusion_pytorch_model.safetensors", in);
+  EXPECT_EQ(json_of(back / "transformer/config.json")["_class_name"], "WanAnimateTransformer3DModel");
+  const auto index = json_of(back / "model_index.json");
+  EXPECT_EQ(index["_class_name"], "WanAnimatePipeline");
+  EXPECT_EQ(index["transformer"], (nlohmann::json{"diffusers", "WanAnimateTransformer3DModel"}));
 }
 
 TEST_F(Convert, RowsThatFilesHoldTogetherComeApartAndTogetherBitForBit) {

@@ -314,6 +314,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"sample.reference", "controls_test"},
       {"sample.camera", "controls_test"},
       {"sample.clips", "speech_test"},
+      {"sample.overlap", "animate_test"},
       {"sample.image_guidance", "opensora_test"},
       {"sample.alternate_guidance", "opensora_test"},
       {"sample.image_guidance_by_frame", "opensora_test"},

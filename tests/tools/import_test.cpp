@@ -58,7 +58,7 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"sample.reference", "a.png"},
         {"diffusion.shift", "16"},
         {"data.frames", "81"}}},
-      {"python generate.py --task animate-14B --ckpt_dir D --src_root_path made/of --refert_num 1 --replace_flag "
+      {"python generate.py --task animate-14B --ckpt_dir D --src_root_path made/of --refert_num 5 --replace_flag "
        "--use_relighting_lora",
        {{"sample.pose", "made/of/src_pose.mp4"},
         {"sample.face", "made/of/src_face.mp4"},
@@ -66,7 +66,8 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"sample.guide", "made/of/src_bg.mp4"},
         {"sample.guide_mask", "made/of/src_mask.mp4"},
         {"sample.lora", "D/relighting_lora.ckpt"},
-        {"--refert_num", "implied"},
+        {"sample.clips", "auto"},
+        {"sample.overlap", "5"},
         {"data.frames", "77"},
         {"data.fps", "30"},
         {"sample.guidance", "1"},

@@ -43,8 +43,12 @@ Job make_job(const recipe::Recipe& recipe);
 /// Throws UserError (usage) where the model or the autoencoder does not take the sizes.
 Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
 
-/// Passes of the denoiser that one sample takes: its steps; with audio conditioning one more, without audio.
+/// Passes of the denoiser that one clip of a sample takes: its steps; with audio conditioning one more, without audio.
 int sample_passes(const recipe::Recipe::Sample& sample, const net::Denoiser& model);
+/// Clips of a sample during training.
+inline int64_t sample_clips(const recipe::Recipe::Sample& sample, const net::Conditions& model) {
+  return model.goes_on ? std::max<int64_t>(sample.clips, 1) : 1;
+}
 
 /// Throws UserError (usage) for a model that is sampled and converted but not trained, with the reason.
 void check_trainable(const Job& job);

@@ -21,7 +21,9 @@ struct Guides {
   int64_t frames = 0, height = 0, width = 0;  ///< of the clip that is made
   std::map<std::string, Tensor> clips;        ///< [3, frames, height, width] of each that is there, by its column
   std::vector<Tensor> references;             ///< pictures [3, h, w] of any size
-  bool sampled = false;                       ///< as a pipeline makes inputs of them, where a trainer does otherwise
+  Tensor
+      before;  ///< [3, n, height, width], what a longer one ends in so far and this one begins with; undefined: nothing
+  bool sampled = false;  ///< as a pipeline makes inputs of them, where a trainer does otherwise
 };
 
 /// Inputs of a denoiser beside latent, time and text: images, audio and poses, of the clip or given ones.
@@ -65,6 +67,7 @@ struct Conditions {
   int64_t references = 0;
   bool always_reference = false;  ///< every sample begins with one: the clip's first frame where the row names none
   int64_t face_size = 0;          ///< side of the frames of guide "face" in pixels; 0: no such guide
+  bool goes_on = false;           ///< guide() reads Guides::before: a longer video is made in windows
   bool takes_images() const { return first_image || last_image; }
 };
 

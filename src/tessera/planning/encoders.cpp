@@ -43,6 +43,17 @@ StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, con
   return {parts.parameters + parts.slots, parts.activations + parts.temporaries, curve.host.total()};
 }
 
+namespace {
+
+/// Of what a clip of a sample follows, as numbers on their way to the autoencoder.
+int64_t guide_pixels(const recipe::Recipe::Data& data, const net::Conditions& wanted) {
+  constexpr int64_t kMade = 3;  // of these: a background that begins with other frames, and masks
+  const int64_t clip = data.frames * std::max(data.height * data.width, wanted.face_size * wanted.face_size);
+  return 3 * 4 * clip * (std::ssize(wanted.guides) + kMade);
+}
+
+}  // namespace
+
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   EncoderBytes most;
   most.place = recipe.data.encoders;
@@ -70,7 +81,12 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
     most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
                              job::image_storage(recipe.data, recipe.plan));
   }
-  most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
+  const job::CodecBytes sampled =
+      job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width);
+  most.decode = sampled.decode;
+  const net::Conditions wanted = job.model->conditions();
+  if (job::sample_clips(recipe.sample, wanted) > 1)  // what the next clip follows is read and encoded
+    most.decode = std::max(most.decode, sampled.encode + guide_pixels(recipe.data, wanted));
   if (!ops::session().target || models::is_built_in_codec(recipe.data.vae)) return most;
   most.workspace = cudnn_workspace(cudnn_setting());
   most.decode += most.workspace;

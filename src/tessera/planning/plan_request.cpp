@@ -257,7 +257,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.device_threads = device_threads(recipe);
   request.deterministic = recipe.run.deterministic;
   const ops::TargetScope scope(measured_target(request.machine.profile));
-  request.resident = job.resident + prompt_bytes(job, prompts);
+  const int64_t clips = job::sample_clips(recipe.sample, job.model->conditions());
+  request.resident = job.resident + prompt_bytes(job, clips > 1 ? prompts + 1 : prompts);  // and the next clip's
   const UnitGroups sent_by = unit_groups(recipe, job);
   // A run on a GPU has its budget before anything is encoded (job::reserve_device), set or not.
   const bool unset = recipe.plan.budget <= 0 && request.machine.profile.devices > 0;
@@ -384,7 +385,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
   request.run.teacher_passes = recipe.distill.on() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
-  request.run.sample_steps = job::sample_passes(recipe.sample, *job.model);
+  request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   return request;
 }
 

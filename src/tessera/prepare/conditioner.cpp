@@ -105,11 +105,8 @@ Extras Conditioner::with_seen(Extras extras, const Pictures& pictures) {
 
 /// So many frames of a video, its first or, where the kind says so, its last.
 data::Frames Conditioner::video_part(const std::string& kind, const data::Path& video, int64_t count) const {
-  data::ClipSpec spec{.frames = static_cast<int>(count),
-                      .height = static_cast<int>(recipe_.data.height),
-                      .width = static_cast<int>(recipe_.data.width),
-                      .fps = recipe_.data.fps,
-                      .showing = recipe_.data.clips.showing};
+  data::ClipSpec spec = sampled_clip(recipe_.data);
+  spec.frames = static_cast<int>(count);
   const data::VideoInfo info = data::probe(video);
   const int64_t there = data::frames_at(info, recipe_.data.fps);
   check_input(there >= count, "sample.video",
@@ -161,12 +158,8 @@ at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures,
 
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
                                  const data::Path& poses, double pose_start, const Controls& controls) {
+  const data::ClipSpec spec = sampled_clip(recipe_.data);
   if (wanted_.takes_images()) {
-    const data::ClipSpec spec{.frames = static_cast<int>(frames),
-                              .height = static_cast<int>(recipe_.data.height),
-                              .width = static_cast<int>(recipe_.data.width),
-                              .fps = recipe_.data.fps,
-                              .showing = recipe_.data.clips.showing};
     Pictures seen = pictures;
     if (wanted_.control_dim > 0 && !controls.reference.empty()) {  // which the image encoder sees, as in training
       data::Item row;
@@ -183,13 +176,8 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
     return with_seen({{"cond", given(kind, pictures, frames)}}, pictures);
   }
   if (!wanted_.guides.empty()) {
-    net::Guides guides = read_guides(pictures,
-                                     {.frames = static_cast<int>(frames),
-                                      .height = static_cast<int>(recipe_.data.height),
-                                      .width = static_cast<int>(recipe_.data.width),
-                                      .fps = recipe_.data.fps,
-                                      .showing = recipe_.data.clips.showing},
-                                     wanted_, recipe_.data.references);
+    net::Guides guides = read_guides(pictures, spec, wanted_, recipe_.data.references,
+                                     sample_windows(recipe_.sample, pictures, spec, wanted_));
     guides.sampled = true;
     Extras extras = job_.model->guide(*job_.codec, guides);
     if (run_) extras[wanted_.image_extra] = look({.first = {}, .last = {}, .shown = job_.model->seen(guides)});

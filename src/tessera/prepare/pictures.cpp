@@ -175,16 +175,66 @@ std::vector<data::RowFile> shown_files(const data::Item& item, const net::Condit
   return files;
 }
 
-net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted,
-                        int64_t most) {
-  net::Guides guides{spec.frames, spec.height, spec.width, {}, {}};
+data::ClipSpec sampled_clip(const recipe::Recipe::Data& data) {
+  return {.frames = static_cast<int>(data.frames),
+          .height = static_cast<int>(data.height),
+          .width = static_cast<int>(data.width),
+          .fps = data.fps,
+          .showing = data.clips.showing};
+}
+
+families::Windows sample_windows(const recipe::Recipe::Sample& sample, const Pictures& files,
+                                 const data::ClipSpec& spec, const net::Conditions& wanted) {
+  if (!wanted.goes_on || sample.clips == 1) return {};
+  const auto refuse = [](const std::string& key, const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, key, what, hint);
+  };
+  const std::string length = std::to_string(spec.frames);
+  if (sample.overlap >= spec.frames)
+    refuse("sample.overlap", std::to_string(sample.overlap) + " frames of a clip of " + length + " would be given",
+           "give 1 or 5, or raise data.frames");
+  families::Windows windows{spec.frames, sample.overlap, spec.frames};
+  if (!files.pose.empty()) windows.frames = data::frames_at(data::probe(files.pose), spec.fps);
+  if (windows.count() < sample.clips)
+    refuse("sample.clips",
+           std::to_string(sample.clips) + " clips of " + length + " frames last longer than the " +
+               std::to_string(windows.frames) + " frames of " + files.pose.string(),
+           "it is long enough for " + std::to_string(windows.count()) + "; auto takes as many as there are");
+  if (sample.clips > 0) windows.frames = std::min(windows.frames, windows.end(sample.clips - 1));
+  return windows;
+}
+
+namespace {
+
+data::Frames frames_in(const families::Windows& windows, int64_t window, const data::Path& file, data::ClipSpec spec) {
+  if (windows.length == 0) return data::decode_clip(file, spec);
+  const data::VideoInfo info = data::probe(file);
+  std::vector<int64_t> shown;
+  for (int64_t i = windows.begin(window); i < windows.end(window); ++i)
+    shown.push_back(families::to_and_fro(i, data::frames_at(info, spec.fps)));
+  const auto [first, last] = std::ranges::minmax(shown);
+  spec.start = static_cast<double>(first) / data::rate_of(info, spec.fps);
+  spec.frames = static_cast<int>(last - first + 1);
+  const data::Frames part = data::decode_clip(file, spec);
+  data::Frames clip{static_cast<int>(std::ssize(shown)), part.height, part.width, part.fps, {}};
+  for (const int64_t frame : shown)
+    clip.rgb.insert(clip.rgb.end(), part.frame(static_cast<int>(frame - first)),
+                    part.frame(static_cast<int>(frame - first)) + part.frame_bytes());
+  return clip;
+}
+
+}  // namespace
+
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most,
+                        const families::Windows& windows, int64_t window) {
+  net::Guides guides{spec.frames, spec.height, spec.width, {}, {}, {}};
   data::ClipSpec of_face = spec;
   of_face.height = of_face.width = static_cast<int>(wanted.face_size);
   for (const auto& [column, file, size] : {std::tuple("guide", &files.guide, &spec),
                                            {"guide_mask", &files.guide_mask, &spec},
                                            {"pose", &files.pose, &spec},
                                            {"face", &files.face, &of_face}})
-    if (!file->empty()) guides.clips[column] = job::to_pixels(data::decode_clip(*file, *size));
+    if (!file->empty()) guides.clips[column] = job::to_pixels(frames_in(windows, window, *file, *size));
   for (size_t i = 0; i < std::min(static_cast<size_t>(most), files.references.size()); ++i)
     guides.references.push_back(
         frame_of(data::decode_clip(files.references[i], {.frames = 1, .showing = spec.showing}), 0));
@@ -321,11 +371,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                     "leave sample.last_image out, or sample with a first-last-frame model");
   std::vector<Pictures> result(prompts.size());
   if (firsts.empty() && !wanted.takes_images() && !wanted.always_clean) return result;
-  const data::ClipSpec spec{.frames = static_cast<int>(recipe.data.frames),
-                            .height = static_cast<int>(recipe.data.height),
-                            .width = static_cast<int>(recipe.data.width),
-                            .fps = recipe.data.fps,
-                            .showing = recipe.data.clips.showing};
+  const data::ClipSpec spec = sampled_clip(recipe.data);
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     if (wanted.control_dim > 0 && firsts.empty()) continue;  // it begins with nothing

@@ -44,8 +44,16 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted);
 
 /// The pixels of what a sample follows, in its size, and faces in theirs; of the pictures the first `most`, in their own.
-/// Throws UserError (input) naming the file.
-net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most);
+/// Of a sample in windows what is shown in one of them, of videos that are too short to and fro. Throws UserError (input)
+/// naming the file.
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most,
+                        const families::Windows& windows = {}, int64_t window = 0);
+/// The windows of a sample of a model that goes on: as many as sample.clips asks for, or its video of poses lasts; of
+/// others none. Throws UserError (usage) where that is shorter.
+families::Windows sample_windows(const recipe::Recipe::Sample& sample, const Pictures& files,
+                                 const data::ClipSpec& spec, const net::Conditions& wanted);
+/// Of samples.
+data::ClipSpec sampled_clip(const recipe::Recipe::Data& data);
 /// The row's own; a clip that follows itself is refused. `pictures_alone`: without clips.
 net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most,
                         bool pictures_alone = false);

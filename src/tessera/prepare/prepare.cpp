@@ -180,8 +180,9 @@ class Preparation {
         recipe_.sample, data_.prompts_, [&] { return data_.items_; }, wanted_);
     pace.barrier();
     for (size_t p = 0; p < pictures.size(); ++p)
-      data_.prompt_extras_.push_back(conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)),
-                                                                recipe_.data.frames, poses[p], 0, controls[p]));
+      data_.prompt_inputs_.push_back({wanted_.goes_on ? pictures[p] : Pictures(),
+                                      conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)),
+                                                                 recipe_.data.frames, poses[p], 0, controls[p])});
   }
 
   void read(Pace& pace) {

@@ -19,6 +19,7 @@
 #include "tessera/data/order.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoded.h"
+#include "tessera/prepare/pictures.h"
 #include "tessera/prepare/sounds.h"
 #include "tessera/prepare/text_pass.h"
 
@@ -85,7 +86,9 @@ class PreparedData {
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
   const EncodedText& prompt_encoded(int prompt) const { return prompt_encoded_.at(prompt); }
-  const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
+  const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_inputs_.at(prompt).extra; }
+  /// What it follows, of a model that goes on.
+  const Pictures& prompt_pictures(int prompt) const { return prompt_inputs_.at(prompt).followed; }
   /// The audio of its video; empty for a model without audio input.
   data::Sound prompt_sound(int prompt) const {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
@@ -148,7 +151,11 @@ class PreparedData {
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<EncodedText> prompt_encoded_;
-  std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
+  struct PromptInputs {
+    Pictures followed;
+    std::map<std::string, at::Tensor> extra;
+  };
+  std::vector<PromptInputs> prompt_inputs_;
   std::vector<data::Sound> prompt_sounds_;
   std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
   EncodedText negative_;

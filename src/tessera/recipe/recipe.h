@@ -267,7 +267,8 @@ struct Recipe {
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
     std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {}, faces = {};
-    int64_t clips = 1;  ///< of a sample that is spoken; 0: as the sound lasts
+    int64_t clips = 1;    ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
+    int64_t overlap = 1;  ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {
     double timeout = 60;

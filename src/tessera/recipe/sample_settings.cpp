@@ -20,7 +20,7 @@ void read_clips(Recipe& recipe, const Given& given) {
   recipe.sample.clips = automatic(given).value_or(0);
   if (recipe.sample.clips < 1 && given.text != "auto")
     throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected at least 1",
-                    "or auto, as many as the audio lasts");
+                    "or auto, as many as the audio or the video of poses lasts");
 }
 
 /// "auto|t2v|i2v_head|..."
@@ -239,9 +239,17 @@ std::vector<Setting> sample_settings() {
       {"sample.clips",
        Kind::text,
        "1",
-       "clips of a sample, each continues the one before (tessera sample with speech-to-video models); auto: as many as the audio lasts",
+       "clips of a sample, each continues the one before, for models that are spoken to or follow a face (the former by tessera sample alone); auto: as many as the audio or the video of poses lasts, of samples during training one",
        read_clips,
        {.in_stages = true, .prepared = true}},
+      {"sample.overlap",
+       Kind::integer,
+       "1",
+       "frames of a clip of a sample that the next one begins with, for models that follow a face: 1 or 5",
+       sample<&Recipe::Sample::overlap>,
+       {.range = at_least(1),
+        .needs = {{[](const Facts& f) { return f.recipe.sample.clips != 1; }, "sample.clips = 1 makes one clip"}},
+        .in_stages = true}},
       {"sample.motion_score",
        Kind::number,
        "0",

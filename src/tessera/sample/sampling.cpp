@@ -207,21 +207,26 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
 
   std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // for each prompt's clips
   std::vector<data::Sound> sounds;
-  const ClipChain chain(*job.codec, recipe, job.model->conditions());
+  const ClipChain chain(job, recipe);
+  std::vector<ChainedSample> begun;
+  std::vector<prepare::Pictures> pictures;
   {
     const net::Conditions wanted = job.model->conditions();
     const bool own_clips = !recipe.data.paths.empty() || !recipe.data.metadata.empty() || !recipe.sets.empty();
     const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
-    const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
+    pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
     const auto poses = prepare::prompt_poses(recipe.sample, prompts, clips, wanted);
     const auto controls = prepare::prompt_controls(recipe.sample, prompts, clips, wanted);
     sounds = prepare::prompt_sounds(recipe.data, recipe.sample, prompts, clips, wanted, chain.sound_seconds());
     sounds.resize(prompts.size());  // silent, for a model without audio input
-    for (size_t p = 0; p < prompts.size(); ++p)
-      for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      begun.push_back(chain.begin(sounds[p], pictures[p]));
+      const int64_t known = begun[p].windows.length > 0 ? 1 : begun[p].clips;  // before anything is made
+      for (int64_t clip = 0; clip < known; ++clip)
         extras[p].push_back(conditioner.for_sampling(pictures[p], chain.segment(sounds[p], clip), recipe.data.frames,
                                                      poses[p], chain.start(clip), controls[p]));
+    }
   }
 
   planning::Planned planned;
@@ -250,27 +255,26 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   /// Clip `i` with the weights as they are: its frames on rank 0, and what the audio changes.
   const auto make = [&](size_t i, std::optional<double>& effect) {
     const size_t p = i / seeds.size();
-    data::Frames frames;
-    at::Tensor motion;
-    for (int64_t clip = 0; clip < static_cast<int64_t>(extras[p].size()); ++clip) {
-      recipe.sample.seed = seeds[i % seeds.size()] + clip;
-      prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
-      if (clip > 0) extra["motion"] = motion;
-      Denoising denoising(recipe, job, job, static_cast<int>(p), texts[p], texts.back(), extra);
+    recipe.sample.seed = seeds[i % seeds.size()];
+    ChainedSample made = begun[p];
+    prepare::Extras extra = extras[p].front();
+    for (int64_t clip = 0; clip < made.clips; ++clip) {
+      Denoising denoising(recipe, job, job, static_cast<int>(p), texts[p], texts.back(), extra, clip);
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
-      const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
+      const bool goes_on = clip + 1 < made.clips;
+      prepare::Extras next;
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
-        if (place.rank == 0 && clip == 0) frames = frames_of(recipe.data, job::decode(*job.codec, denoising.latent()));
-        if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
-        if (goes_on)
-          motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);
+        if (place.rank == 0) chain.append(made, extra, denoising.latent());
+        if (goes_on) next = chain.next(made, clip + 1, extra, pictures[p], place.rank == 0);
         pace.barrier();
       });
-      if (goes_on && place.world > 1) world.broadcast(motion, 0);
+      share(next, world);
+      if (clip + 1 < std::ssize(extras[p])) extra = extras[p][static_cast<size_t>(clip + 1)];
+      for (auto& [name, value] : next) extra[name] = value;
     }
-    return frames;
+    return made.frames;
   };
   const auto write = [&](const std::string& file, const data::Frames& made, const data::Sound& sound) {
     const data::Frames frames = options.enlarge > 1 ? data::enlarged(made, options.enlarge) : made;
@@ -319,96 +323,6 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   }
   comm.barrier();
   return 0;
-}
-
-namespace {
-
-/// Latent frames of motion that the released model takes (models/wan/s2v_tokens.h), and the size of the latent cells in
-/// which the oldest of them are packed.
-constexpr int64_t kRemembered = 19, kPacked = 8;
-/// Extra audio around a clip, because audio features depend on their neighbourhood.
-constexpr double kMoreSound = 0.2;
-/// A remainder of audio too short for a clip: files decode to slightly more than their length.
-constexpr double kLeftOver = 0.05;
-
-}  // namespace
-
-ClipChain::ClipChain(const net::VideoCodec& codec, const recipe::Recipe& recipe, const net::Conditions& wanted)
-    : codec_(codec), recipe_(recipe), fps_(sample_fps(recipe.data)) {
-  if (recipe.sample.clips == 1) return;
-  if (wanted.audio_dim == 0)
-    throw UserError(Exit::usage, "sample.clips",
-                    recipe.values.at("sample.clips") + ": the model makes one clip and cannot continue another",
-                    "leave sample.clips out, or sample with a speech-to-video model");
-  const int64_t frames = recipe.data.frames, height = recipe.data.height, width = recipe.data.width;
-  constexpr int64_t kMore = 16;  // pixel frames; a whole number of latent frames for any autoencoder
-  const int64_t latents = codec.latent_shape(frames, height, width)[1];
-  step_ = kMore / (codec.latent_shape(frames + kMore, height, width)[1] - latents);
-  first_ = frames - step_ * (latents - 1);
-  added_ = frames - first_;
-}
-
-int64_t ClipChain::count(const data::Sound& sound) const {
-  int64_t clips = recipe_.sample.clips;
-  if (clips == 0) {
-    const double clip = static_cast<double>(added_) / fps_,
-                 left = sound.seconds() - static_cast<double>(first_ - 1) / fps_ - kLeftOver;
-    clips = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(left / clip)));
-  }
-  if (clips > 1) check_size();
-  return clips;
-}
-
-/// Motion frames are packed in cells that must tile the latent.
-void ClipChain::check_size() const {
-  const int64_t height = recipe_.data.height, width = recipe_.data.width;
-  const auto latent = codec_.latent_shape(recipe_.data.frames, height, width);
-  if (latent[2] % kPacked == 0 && latent[3] % kPacked == 0) return;
-  throw UserError(
-      Exit::usage, "data.size",
-      std::to_string(height) + "," + std::to_string(width) + " is a latent of " + std::to_string(latent[2]) + " x " +
-          std::to_string(latent[3]) + ": clips that continue others need multiples of " + std::to_string(kPacked),
-      "use multiples of " + std::to_string(kPacked * height / latent[2]) + " pixels, or one clip: sample.clips = 1");
-}
-
-double ClipChain::sound_seconds() const {
-  if (recipe_.sample.clips == 0) return 0;
-  return static_cast<double>(recipe_.data.frames + (recipe_.sample.clips - 1) * added_) / fps_ + kMoreSound;
-}
-
-data::Sound ClipChain::segment(const data::Sound& sound, int64_t clip) const {
-  const auto place = [&](double seconds) {
-    return std::min(static_cast<size_t>(std::llround(seconds * sound.rate)), sound.samples.size());
-  };
-  const double begin = start(clip);
-  const size_t first = place(begin), last = place(begin + static_cast<double>(recipe_.data.frames) / fps_ + kMoreSound);
-  const auto at = [&](size_t i) { return sound.samples.begin() + static_cast<ptrdiff_t>(i); };
-  return {sound.rate, {at(first), at(last)}};
-}
-
-/// The number of `made` frames that become motion: whole latent frames, counted from the end.
-int64_t ClipChain::motion_frames(int64_t made) const {
-  return first_ + step_ * std::min<int64_t>(kRemembered - 1, (made - first_) / step_);
-}
-
-std::array<int64_t, 4> ClipChain::motion_shape(int64_t clips) const {
-  return codec_.latent_shape(motion_frames(recipe_.data.frames + (clips - 1) * added_), recipe_.data.height,
-                             recipe_.data.width);
-}
-
-at::Tensor ClipChain::motion(const data::Frames& made) const {
-  data::Frames last = made;
-  last.count = static_cast<int>(motion_frames(made.count));
-  last.rgb.assign(made.frame(made.count - last.count), made.rgb.data() + made.rgb.size());
-  return job::encode_frames(codec_, last);
-}
-
-void ClipChain::append(data::Frames& made, const at::Tensor& motion, const at::Tensor& latent) const {
-  // The autoencoder is causal, so the new frames are decoded after the motion frames that they continue.
-  const at::Tensor pixels = job::decode(codec_, at::cat({motion, latent.slice(1, 1)}, 1));
-  const data::Frames more = job::to_frames(pixels.slice(1, pixels.size(1) - added_), made.fps);
-  made.rgb.insert(made.rgb.end(), more.rgb.begin(), more.rgb.end());
-  made.count += more.count;
 }
 
 RunBranches expert_passes(const job::Job& job, const job::GateRouter* router, engine::Engine& engine,

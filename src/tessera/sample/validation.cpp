@@ -14,16 +14,6 @@
 
 namespace tessera::sample {
 
-double sample_fps(const recipe::Recipe::Data& data) {
-  constexpr double kUsualFps = 16;
-  return data.fps > 0 ? data.fps : kUsualFps;
-}
-
-data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixels) {
-  const int64_t shown = data.frames == 1 ? 1 : pixels.size(1);
-  return job::to_frames(pixels.slice(1, 0, shown), sample_fps(data));
-}
-
 namespace {
 
 /// A learned embedding of no prompt has as many rows as the longest prompt: as many as the prompt has are used, as where
@@ -71,7 +61,8 @@ std::map<std::string, at::Tensor> with_size(const recipe::Recipe& recipe, const 
 }  // namespace
 
 Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
-                     prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra)
+                     prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra,
+                     int64_t clip)
     : recipe_(recipe),
       job_(job),
       shapes_(shapes),
@@ -81,9 +72,10 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
       sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
                                        shift_of(recipe, job, shapes.latent))),
       x_(at::empty(job.model->with_references(at::empty(shapes.latent, at::kFloat), extra_).sizes(), at::kFloat)) {
-  RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
+  const int64_t seed = recipe.sample.seed + clip;
+  RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
-  sampler_->use_noise([seed = recipe.sample.seed, prompt, shape = x_.sizes().vec()](int step) {
+  sampler_->use_noise([seed, prompt, shape = x_.sizes().vec()](int step) {
     at::Tensor noise = at::empty(shape, at::kFloat);
     RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt),
               static_cast<uint64_t>(step) + 1)
@@ -170,17 +162,31 @@ void Denoising::hold_first_frame() {
 
 Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes,
                        const prepare::PreparedData& data, std::filesystem::path out)
-    : recipe_(recipe), job_(job), shapes_(shapes), data_(data), out_(std::move(out)) {}
+    : recipe_(recipe), job_(job), shapes_(shapes), data_(data), chain_(job, recipe), out_(std::move(out)) {}
 
 void Validation::pass(int64_t, const RunBranches& run) {
+  if (clip_ == 0 && !denoising_)
+    made_ = chain_.begin_in_run(data_.prompt_pictures(prompt_)), extra_ = data_.prompt_extra(prompt_);
   if (!denoising_)
-    denoising_.emplace(recipe_, job_, shapes_, prompt_, data_.prompt_encoded(prompt_), data_.negative(),
-                       data_.prompt_extra(prompt_));
+    denoising_.emplace(recipe_, job_, shapes_, prompt_, data_.prompt_encoded(prompt_), data_.negative(), extra_, clip_);
   denoising_->pass(run);
   if (!denoising_->done()) return;
-  finished_ = Finished{prompt_, denoising_->latent(), denoising_->audio_effect()};
+  finished_ = Finished{prompt_, clip_, clip_ + 1 == made_.clips, denoising_->latent(), denoising_->audio_effect()};
   denoising_.reset();
+  clip_ = finished_->last ? 0 : clip_ + 1;
+  if (!finished_->last) return;
   prompt_ = (prompt_ + 1) % data_.prompts();
+  extra_.clear();
+}
+
+void Validation::go_on(comm::Group& world) {
+  if (next_.empty()) {  // of a rank that makes none, or could not: it writes no sample then
+    next_ = chain_.next(made_, clip_, extra_, data_.prompt_pictures(prompt_), /*first=*/false);
+    made_.done = 0;
+  }
+  share(next_, world);
+  for (auto& [name, value] : next_) extra_[name] = value;
+  next_.clear();
 }
 
 std::optional<Validation::Finished> Validation::take_finished() { return std::exchange(finished_, std::nullopt); }
@@ -191,24 +197,35 @@ std::filesystem::path Validation::file(const std::filesystem::path& out, int64_t
   return out / "samples" / name;
 }
 
-report::RunLog::Sample Validation::write(int64_t step, const Finished& finished) {
+std::optional<report::RunLog::Sample> Validation::write(int64_t step, const Finished& finished) {
+  if (made_.done < finished.clip) return std::nullopt;  // a clip before it could not be made
+  const auto put_codec_away = [&] {
+    // Steps on cached samples do not need it; beside those of host encoders it is host memory, and read anew.
+    if (!recipe_.data.online() || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
+  };
+  chain_.append(made_, extra_, finished.latent);
+  if (!finished.last) {
+    next_ = chain_.next(made_, finished.clip + 1, extra_, data_.prompt_pictures(finished.prompt), /*first=*/true);
+    put_codec_away();
+    return std::nullopt;
+  }
   const std::filesystem::path file = this->file(out_, step, finished.prompt);
-  const data::Frames frames = frames_of(recipe_.data, job::decode(*job_.codec, finished.latent));
+  const data::Frames frames = std::move(made_.frames);
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
   draw_grid(step, finished.prompt, frames);
-  // A prompt that is a clip's own caption has a reference: the clip as reconstructed by the autoencoder.
+  // A prompt that is a clip's own caption has a reference, of the length of one: the clip as reconstructed by the
+  // autoencoder.
   std::optional<double> psnr;
-  if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
+  if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0 && finished.clip == 0)
     psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
-  // Steps on cached samples do not need it; beside those of host encoders it is host memory, and read anew.
-  if (!recipe_.data.online() || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
-  return {.step = step,
-          .prompt = finished.prompt,
-          .file = file.string(),
-          .text = data_.prompt_text(finished.prompt),
-          .psnr = psnr,
-          .audio_effect = finished.audio_effect,
-          .picture = report::picture_of(frames)};
+  put_codec_away();
+  return report::RunLog::Sample{.step = step,
+                                .prompt = finished.prompt,
+                                .file = file.string(),
+                                .text = data_.prompt_text(finished.prompt),
+                                .psnr = psnr,
+                                .audio_effect = finished.audio_effect,
+                                .picture = report::picture_of(frames)};
 }
 
 namespace {

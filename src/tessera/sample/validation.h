@@ -4,7 +4,7 @@
 //   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
 //     return engine.forward(schedule, batches, step);
 //   });
-//   if (auto done = validation.take_finished()) log.sample(validation.write(step, *done));
+//   if (auto done = validation.take_finished()) written = validation.write(step, *done);       // rank 0
 #include <filesystem>
 
 #include "tessera/data/video.h"
@@ -13,6 +13,7 @@
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/report/run_log.h"
+#include "tessera/sample/clip_chain.h"
 
 namespace tessera::sample {
 
@@ -21,19 +22,13 @@ namespace tessera::sample {
 using RunBranches =
     std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t, const at::Tensor& context)>;
 
-/// Frames per second of samples: data.fps, or 16 where data.fps = 0 keeps the clips' own.
-double sample_fps(const recipe::Recipe::Data& data);
-
-/// What a decoded latent [3, F, H, W] shows: data.frames = 1 is a picture, of which an autoencoder that makes whole groups
-/// of frames (the wavelet) has given several.
-data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixels);
-
 /// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
  public:
-  /// `shapes`: of the job, or of the stage that is sampled. `extra`: inputs of the model beside text, the same for all guidance branches but the one without given frames.
+  /// `shapes`: of the job, or of the stage that is sampled. `extra`: inputs of the model beside text, the same for all guidance branches but the one without given frames. `clip`: of a sample of several, each with noise of its own.
   Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
-            prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra);
+            prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra,
+            int64_t clip = 0);
   void pass(const RunBranches& run);
   bool done() const { return passes_ == job::sample_passes(recipe_.sample, *job_.model); }
   /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
@@ -70,6 +65,8 @@ class Validation {
 
   struct Finished {
     int prompt = 0;
+    int64_t clip = 0;
+    bool last = true;  ///< of its clips
     at::Tensor latent;
     std::optional<double> audio_effect = {};
   };
@@ -77,9 +74,12 @@ class Validation {
   /// One sampler step of one prompt; prompts run one after another.
   void pass(int64_t step, const RunBranches& run);
   std::optional<Finished> take_finished();
-  /// Decodes and writes samples/step-000100-0.mp4; gives what is logged of it. If the prompt is a clip's own caption, the
-  /// first call also writes that clip and its reconstruction by the autoencoder to references/, for the report.
-  report::RunLog::Sample write(int64_t step, const Finished& finished);
+  /// Decodes a clip, and after the last one writes samples/step-000100-0.mp4 and gives what is logged of it. If the prompt
+  /// is a clip's own caption, the first call also writes that clip and its reconstruction by the autoencoder to
+  /// references/, for the report.
+  std::optional<report::RunLog::Sample> write(int64_t step, const Finished& finished);
+  /// After a clip that is not the last one: every rank gets what rank 0 has read for the next. All ranks together.
+  void go_on(comm::Group& world);
 
  private:
   const data::Frames& reconstruction(int prompt, int64_t clip);
@@ -90,8 +90,12 @@ class Validation {
   const job::Job& job_;
   const job::Shapes& shapes_;
   const prepare::PreparedData& data_;
+  const ClipChain chain_;
   const std::filesystem::path out_;
   int prompt_ = 0;
+  int64_t clip_ = 0;  // of the prompt's sample
+  ChainedSample made_;
+  prepare::Extras extra_, next_;  // inputs of this clip, and those that rank 0 has made for the next
   std::optional<Denoising> denoising_;
   std::optional<Finished> finished_;
   std::map<int, data::Frames> reconstructions_;            ///< by prompt

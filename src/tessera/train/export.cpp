@@ -37,6 +37,8 @@ class ModelFolder {
       : model_(model), folder_(std::move(folder)), naming_(naming.empty() ? model.file_naming() : naming) {
     checkpoint::make_folder(folder_, "check run.out");
     int64_t filled = 0;
+    const models::WeightForm* form = models::form_of(model);
+    if (naming_ == "official" && form && form->constants) constants_ = form->constants(shapes());
     for (const auto& unit : model.units()) {
       std::vector<checkpoint::TensorInfo> tensors;
       for (const plan::ParamSpec& param : unit->spec().params) {
@@ -44,8 +46,12 @@ class ModelFolder {
         const auto part = checkpoint::row_part(foreign_name(param.name));
         const auto same = [&](const checkpoint::TensorInfo& other) { return other.name == name; };
         if (std::ranges::none_of(tensors, same))
-          tensors.push_back({name, DType::f32, part ? checkpoint::stored_shape(*part, param.shape) : param.shape});
+          tensors.push_back({name, DType::f32,
+                             part ? checkpoint::stored_shape(*part, param.shape)
+                                  : models::shape_under(form, param.name, naming_, param.shape)});
       }
+      if (units_.empty())
+        for (const auto& [name, constant] : constants_) tensors.push_back({name, DType::f32, constant.shape});
       int64_t bytes = 0;
       for (const checkpoint::TensorInfo& tensor : tensors) bytes += tensor.bytes();
       if (files_.empty() || (filled > 0 && filled + bytes > file_bytes)) files_.emplace_back(), filled = 0;
@@ -61,6 +67,7 @@ class ModelFolder {
     if (!writer_ || unit.file != file_) open(unit.file);
     std::map<std::string, std::vector<float>> wholes;  // of parameters that files hold together
     std::map<std::string, const void*> values;
+    for (const auto& [name, constant] : constants_) values[name] = constant.values.data();
     for (const checkpoint::TensorData& tensor : own) {
       const std::string name = stored_name(tensor.name);
       const auto part = checkpoint::row_part(foreign_name(tensor.name));
@@ -112,10 +119,13 @@ class ModelFolder {
   std::string config() const {
     const std::string own = model_.config_json();
     if (naming_ == model_.file_naming()) return own;
+    return models::config_for(naming_, models::identify(shapes()), shapes(), own, "config.json");
+  }
+  models::Shapes shapes() const {
     models::Shapes shapes;
     for (const auto& unit : model_.units())
       for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
-    return models::config_for(naming_, models::identify(shapes), shapes, own, "config.json");
+    return shapes;
   }
   std::string stored_name(const std::string& name) const { return checkpoint::whole_name(foreign_name(name)); }
   std::string file_name(size_t file) const {
@@ -133,6 +143,7 @@ class ModelFolder {
   const net::Denoiser& model_;
   const std::filesystem::path folder_;
   const std::string naming_;
+  std::map<std::string, models::ConstantTensor> constants_;  // in the first file
   std::vector<std::vector<checkpoint::TensorInfo>> files_;
   std::vector<Unit> units_;
   int64_t total_ = 0;

@@ -33,6 +33,7 @@ void Sampler::pass(const plan::ProgramPtr& program, int64_t step) {
     if (written)
       folder_.log()->sample(*written);  // a history that cannot be written ends the run, as for a step's line
   });
+  if (!finished->last) validation_->go_on(folder_.ranks.all());
 }
 
 namespace {

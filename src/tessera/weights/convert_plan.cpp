@@ -13,6 +13,7 @@
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/encoders/clip_vision.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/known.h"
@@ -91,6 +92,11 @@ std::string known_titles() {
                   "without --to " + to + ", format and dtype can be changed and names stay");
 }
 
+/// ComfyUI's files have the official names, and so the constants among them.
+bool holds_constants(const std::string& to, const models::Identity& identity) {
+  return to == "official" || (to == "comfyui" && identity.form && identity.form->constants);
+}
+
 /// Every tensor with its new name and dtype, in file order; parts of one tensor of the output together, at the place of
 /// the first of them. `beside` gets those that only official files hold, where the output is none.
 std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options,
@@ -108,7 +114,9 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
       part.left_out.push_back(info.name);
       continue;
     }
-    const ConvertedTensor tensor = {{info}, {name, dtype_for(options.dtype, info.dtype), info.shape}};
+    const std::vector<int64_t> shape =
+        keep ? info.shape : models::shape_under(part.identity.form, *official, options.to, info.shape);
+    const ConvertedTensor tensor = {{info}, {name, dtype_for(options.dtype, info.dtype), shape}};
     if (const auto rows = checkpoint::row_part(name)) {
       const auto [place, first] = wholes.try_emplace(rows->whole, tensors.size());
       if (first) {
@@ -116,7 +124,8 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
       }
       tensors[place->second].sources.push_back(info);
       tensors[place->second].parts.push_back(*rows);
-    } else if (!keep && options.to != "official" && models::is_official_only(part.identity, *official)) {
+    } else if (!keep && !holds_constants(options.to, part.identity) &&
+               models::is_official_only(part.identity, *official)) {
       beside.push_back(tensor);
     } else {
       tensors.push_back(tensor);
@@ -373,6 +382,22 @@ fs::path config_beside(const checkpoint::ModelPart& part) {
   return part.config.empty() && fs::exists(part.weights / "manifest.json") && fs::exists(of_run) ? of_run : part.config;
 }
 
+/// What the official program wants beside the parameters and files of others lack.
+void add_constants(ConvertedPart& part, const models::Shapes& stored) {
+  if (!part.identity.form || !part.identity.form->constants) return;
+  const auto constants = std::make_shared<std::map<std::string, models::ConstantTensor>>(
+      part.identity.form->constants(models::official_shapes(part.identity, stored)));
+  Source more{part.source.path, {}, {}, {}, {}};
+  const std::string& prefix = part.identity.prefix;
+  for (const auto& [name, constant] : *constants)
+    if (std::ranges::none_of(part.source.tensors, [&](const auto& info) { return info.name == prefix + name; }))
+      more.tensors.push_back({prefix + name, DType::f32, constant.shape});
+  more.read = [constants, prefix](const checkpoint::TensorInfo& info, void* to) {
+    std::memcpy(to, constants->at(info.name.substr(prefix.size())).values.data(), static_cast<size_t>(info.bytes()));
+  };
+  part.source = together(part.source, more);
+}
+
 void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder& folder, const ConvertOptions& options,
               ConvertPlan& plan) {
   ConvertedPart part{source.role, open_source(source.weights, options.averaged), {}, {}, {}};
@@ -386,6 +411,7 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   part.source = divided(part.source, part.identity);
   if (const fs::path more = official_only_beside(source.weights); options.to == "official" && fs::exists(more))
     part.source = together(part.source, open_source(more));
+  if (holds_constants(options.to, part.identity)) add_constants(part, shapes);
   std::vector<ConvertedTensor> beside, tensors = renamed(part, options, beside);
   check_input(!tensors.empty(), "convert", part.source.path.string() + ": holds no tensors of the model");
   if (options.dtype == "fp8_scaled" && part.identity.kind == ModelKind::denoiser)

@@ -32,11 +32,12 @@ std::function<std::string(const std::string&)> NamedWeights::names() const {
 void NamedWeights::check(
     const Units& units, const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint) const {
   const auto name = names();
+  const models::WeightForm* form = models::identify(checkpoint::stored_shapes(set_)).form;
   for (const auto& unit : units)
     for (const auto& param : unit->spec().params) {
       if (name(param.name).empty()) continue;
       const auto& found = set_.at(name(param.name));
-      if (found.shape == param.shape) continue;
+      if (found.shape == models::shape_under(form, param.name, naming_.naming, param.shape)) continue;
       throw UserError(Exit::input, "weights.load",
                       set_.path().string() + ": " + param.name + ": expected " + checkpoint::shape_text(param.shape) +
                           ", file has " + checkpoint::shape_text(found.shape),

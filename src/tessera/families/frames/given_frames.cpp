@@ -117,6 +117,16 @@ std::vector<GivenFrames> all_given(const std::vector<Weighted>& kinds, int64_t f
   return all;
 }
 
+int64_t Windows::count() const {
+  return length == 0 ? 1 : std::max<int64_t>(1, div_up(frames - overlap, length - overlap));
+}
+
+int64_t to_and_fro(int64_t place, int64_t frames) {
+  if (frames < 2) return 0;
+  const int64_t turned = place % (2 * frames - 2);
+  return std::min(turned, 2 * frames - 2 - turned);
+}
+
 std::string given_text(const std::vector<Weighted>& kinds) {
   std::set<std::string> all;
   for (const Weighted& weight : kinds) {

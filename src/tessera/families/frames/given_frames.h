@@ -68,4 +68,19 @@ std::string given_examples();
 /// Latent frames of each place. Throws UserError (usage) for an unknown kind.
 int64_t latents_given(const std::string& kind, bool causal);
 
+/// A video longer than a model's clip, made in windows that begin with the last frames of the one before. The last window
+/// is as long as the others; what it has beyond the video is cut off.
+struct Windows {
+  int64_t length = 0;   ///< frames of each; 0: the video is one clip
+  int64_t overlap = 0;  ///< frames that a window has of the one before
+  int64_t frames = 0;   ///< of the video
+
+  int64_t begin(int64_t window) const { return window * (length - overlap); }
+  int64_t end(int64_t window) const { return begin(window) + length; }
+  int64_t count() const;
+};
+
+/// Which of a shorter video's frames is shown at a place: 0, 1, .. frames - 1, frames - 2, .. 0, 1, ..
+int64_t to_and_fro(int64_t place, int64_t frames);
+
 }  // namespace tessera::families

@@ -26,12 +26,14 @@ std::vector<std::string> Identity::parts(const std::string& stored) const {
 const KeyMap* Identity::map() const {
   if (naming == "diffusers") return &names->diffusers;
   if (naming == "fused") return &names->fused;
-  return naming == "official" && !names->official.empty() ? &names->official : nullptr;
+  const bool official = naming == "official" || naming == "comfyui" || naming == "diffsynth";  // but for a prefix
+  return official && !names->official.empty() ? &names->official : nullptr;
 }
 
 std::string Identity::foreign(const std::string& official, const std::string& to) const {
   if (!names) return official;
-  if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
+  if (to == "comfyui" && !names->comfyui_prefix.empty())
+    return names->comfyui_prefix + to_foreign(names->official, official);
   const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
   if (renamed) return to_foreign(names->diffusers, official);
   // ComfyUI's blocks have queries, keys and values in one tensor

@@ -33,12 +33,12 @@ enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audi
 
 struct Identity {
   ModelKind kind = ModelKind::unknown;
-  std::string model = "unknown";   ///< the preset with these sizes, else the architecture ("wan-t2v", "umt5")
-  std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
-  std::string naming = "unknown";  ///< official, diffusers, fused, comfyui, diffsynth, tessera; LoRA: peft, ...
-  std::string prefix;              ///< in front of every name
-  const ForeignNames* names = nullptr;
-  const WeightForm* form = nullptr;  ///< the form whose marks it has; null: unknown, or a LoRA
+  std::string model = "unknown";        ///< the preset with these sizes, else the architecture ("wan-t2v", "umt5")
+  std::string variant;                  ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
+  std::string naming = "unknown";       ///< official, diffusers, fused, comfyui, diffsynth, tessera; LoRA: peft, ...
+  std::string prefix;                   ///< in front of every name
+  const ForeignNames* names = nullptr;  ///< of the form, or of a model of these sizes (WeightForm::refine)
+  const WeightForm* form = nullptr;     ///< the form whose marks it has; null: unknown, or a LoRA
 
   /// Our name of a stored tensor, which is the official one but for families that say otherwise; nullopt for a tensor
   /// that the model does not have (one without the prefix, the second name of a tied embedding).

@@ -42,6 +42,12 @@ struct ConfigSource {
   const std::string& file;  ///< of the given config, for messages
 };
 
+/// A tensor that is no parameter and always the same.
+struct ConstantTensor {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
 struct WeightForm {
   ModelKind kind = ModelKind::unknown;
   std::string title;               ///< of such models, for messages; empty: there is no other naming
@@ -52,6 +58,10 @@ struct WeightForm {
   ForeignNames names;
   /// Tensors of official files that are no parameters, as in NamePattern: they have no place in other namings.
   std::vector<std::string> official_only = {};
+  /// Those of them that never change, which the official program wants, for a model of these parameters.
+  std::map<std::string, ConstantTensor> (*constants)(const Shapes& official) = nullptr;
+  /// Tensors [1, C, 1, 1] of official files that diffusers has as [C], as in NamePattern.
+  std::vector<std::string> flat_in_diffusers = {};
   std::string null_caption = {};  ///< the one of them that is the learned embedding [n, D] of no caption; empty: none
   /// Modules whose name is the same in diffusers, '#' for a number; for LoRA files whose names have no dots.
   std::vector<std::string> same_modules = {};
@@ -65,6 +75,10 @@ struct WeightForm {
   std::vector<std::string> (*untold)(const Shapes& official, const Identity& identity) = nullptr;
   std::vector<std::string> config_marks = {};  ///< a config.json of such a model has one of these fields
 };
+
+/// The shape that a tensor has under a naming, whatever that of `shape` is. `form` may be null.
+std::vector<int64_t> shape_under(const WeightForm* form, std::string_view official, std::string_view naming,
+                                 const std::vector<int64_t>& shape);
 
 /// Whether an official file of the model may hold this tensor beside its parameters.
 bool is_official_only(const Identity& identity, std::string_view official);

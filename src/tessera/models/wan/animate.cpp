@@ -20,7 +20,6 @@ using Json = nlohmann::ordered_json;
 
 enum AnimateInput { kPoseRows = 4, kFollows, kFacePixels };  // after those of an image-to-video stem
 constexpr size_t kFaceCond = 4;                              // of the shared conditioning, after that of network.cpp
-constexpr int64_t kBlocksAnAdapter = 5;
 constexpr double kFaceEps = 1e-6;
 constexpr int64_t kLeastSide = 4;  // of the motion encoder's last convolution
 
@@ -223,6 +222,7 @@ net::Conditions Animate::conditions() const {
   wants.references = 1;
   wants.always_reference = true;
   wants.face_size = config_.face_size;
+  wants.goes_on = true;
   wants.image_extra = base.image_extra, wants.clip_dim = base.clip_dim, wants.clip_rows = base.clip_rows;
   return wants;
 }
@@ -248,6 +248,7 @@ std::map<std::string, Tensor> Animate::guide(const net::VideoCodec& codec, const
   AnimateSource source{.reference = seen(guides).unsqueeze(1),
                        .background = clip("guide"),
                        .made = clip("guide_mask"),
+                       .before = guides.before,
                        .nearest = guides.sampled};
   if (!source.background.defined()) source.background = at::zeros_like(pose);
   source.made =
@@ -333,7 +334,7 @@ std::vector<std::map<std::string, Tensor>> Animate::unpack_input_grads(const std
 }
 
 std::string Animate::foreign_name(const std::string& name, const std::string& naming) const {
-  if (naming == "diffusers") return rename(diffusers_names(), name);
+  if (naming == "diffusers") return rename(animate_diffusers_names(std::ssize(config_.channels) - 1), name);
   return naming == "official" ? rename(official_names(), name) : name;
 }
 

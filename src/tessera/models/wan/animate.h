@@ -70,6 +70,7 @@ struct AnimateSource {
   at::Tensor reference;   ///< [3, 1, H, W]
   at::Tensor background;  ///< [3, T, H, W], grey where nothing is given
   at::Tensor made;        ///< [1, T, H, W]: 1 is to be generated
+  at::Tensor before;      ///< [3, n, H, W], given in place of its first n frames; undefined: nothing
   bool nearest = false;   ///< the mask is shrunk to cells as the pipeline does, without values between
 };
 /// y [4 + C, 1 + f, h, w]: in front the reference, which is given whole, then what is given of each latent frame's four

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/models/wan/animate.h"
 #include "tessera/models/wan/family.h"
 #include "tessera/models/wan/vace.h"
@@ -13,9 +14,15 @@ using at::Tensor;
 
 Tensor animate_y(const net::VideoCodec& codec, const AnimateSource& source) {
   constexpr int64_t kRows = 4;  // of a latent frame, one for each of its frames
-  const Tensor picture = codec.encode(source.reference), latent = codec.encode(source.background);
+  Tensor background = source.background;
+  Tensor known = 1 - source.made;
+  if (source.before.defined()) {
+    const int64_t n = source.before.size(1);
+    background = at::cat({source.before, background.slice(1, n)}, 1);
+    known = at::cat({at::ones_like(known.slice(1, 0, n)), known.slice(1, n)}, 1);
+  }
+  const Tensor picture = codec.encode(source.reference), latent = codec.encode(background);
   const int64_t f = latent.size(1), h = latent.size(2), w = latent.size(3);
-  const Tensor known = 1 - source.made;
   const int64_t more = kRows * f - known.size(1);  // of the first frame, until the rows are full
   check_internal(more >= 0, "wan.animate", "more than four frames for each latent frame");
   const Tensor all = at::cat({known.slice(1, 0, 1).expand({1, more, -1, -1}), known}, 1)[0];
@@ -75,11 +82,10 @@ NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& cod
     for (const auto& [count, out] : {std::pair("in.refert_num", "out.y"), {"in.refert_num_2", "out.other.y"}}) {
       if (!file.has(count)) continue;
       const int64_t before = file.tensor(count).item<int64_t>();
-      Tensor background = in("in.background").clone(), mask = in("in.mask").clone();
-      background.slice(1, 0, before).copy_(video.slice(1, 0, before));
-      mask.slice(1, 0, before).zero_();
-      if (dropped[static_cast<int64_t>(i)].item<int64_t>() != 0) background.zero_(), mask.fill_(1);
-      named.emplace_back(of_sample(out, i), animate_y(codec, {reference, background, mask}));
+      AnimateSource source{reference, in("in.background"), in("in.mask"), video.slice(1, 0, before)};
+      if (dropped[static_cast<int64_t>(i)].item<int64_t>() != 0)
+        source = {reference, at::zeros_like(source.background), at::ones_like(source.made), {}};
+      named.emplace_back(of_sample(out, i), animate_y(codec, source));
     }
   }
   return named;
@@ -88,14 +94,10 @@ NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& cod
 /// Pixels [N, H, W, 3] of bytes -> [3, N, H, W] in [-1, 1].
 Tensor of_bytes(const Tensor& frames) { return frames.permute({3, 0, 1, 2}).to(at::kFloat) / 127.5 - 1; }
 
-/// 0, 1, .. n - 1, n - 2, .. 0, 1, ..
-Tensor back_and_forth(const Tensor& frames, int64_t count) {
-  const int64_t n = frames.size(0);
+Tensor frames_in(const families::Windows& windows, int64_t window, const Tensor& frames) {
   std::vector<int64_t> order;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t place = n > 1 ? i % (2 * n - 2) : 0;
-    order.push_back(place < n ? place : 2 * n - 2 - place);
-  }
+  for (int64_t i = windows.begin(window); i < windows.end(window); ++i)
+    order.push_back(families::to_and_fro(i, frames.size(0)));
   return frames.index_select(0, at::tensor(order, at::kLong));
 }
 
@@ -114,37 +116,37 @@ NamedTensors animate_prepared(const CaseTensors& file, const net::VideoCodec& co
     const bool first = file.has(run + ".0.y"), second = file.has(run + ".1.previous");
     check_input(first && second, "verify", file.label() + ": " + run + " lacks its windows 0.y and 1.previous");
     const int64_t before = file.tensor(run + ".1.previous").size(1);
-    const int64_t length = 4 * (file.tensor(run + ".0.y").size(1) - 2) + 1, step = length - before;
-    const int64_t all = before + std::max<int64_t>(1, (real - before + step - 1) / step) * step;
-    const auto extended = [&](const char* name) { return back_and_forth(file.tensor(name), all); };
-    const auto window_of = [&](const Tensor& frames, int64_t start) { return frames.slice(0, start, start + length); };
-    int64_t windows = 0;
-    const auto shape = codec.latent_shape(length, height, width);
-    for (int64_t start = 0; start + before < all; start += step, ++windows) {
-      const std::string out = run + "." + std::to_string(windows) + ".";
-      const bool later = windows > 0;
-      const auto given = [&](const Tensor& clip, const Tensor& front) {
-        return later ? at::cat({front, clip.slice(1, before)}, 1) : clip;
-      };
-      const Tensor previous = later ? file.tensor(out + "previous") : Tensor();
-      if (later) named.emplace_back(out + "previous", Tensor());  // made by the model, which is not run
-      Tensor clip = at::zeros({3, length, height, width}), made = at::ones({1, length, height, width});
+    const families::Windows windows{face_frames(file.tensor(run + ".0.y").size(1)), before, real};
+    check_input(before < windows.length, "verify",
+                file.label() + ": " + run + " gives " + std::to_string(before) + " frames of a window of " +
+                    std::to_string(windows.length));
+    const auto shape = codec.latent_shape(windows.length, height, width);
+    for (int64_t window = 0; window < windows.count(); ++window) {
+      const std::string out = run + "." + std::to_string(window) + ".";
+      const auto shown = [&](const char* name) { return frames_in(windows, window, file.tensor(name)); };
+      AnimateSource source{.reference = reference,
+                           .background = at::zeros({3, windows.length, height, width}),
+                           .made = at::ones({1, windows.length, height, width}),
+                           .before = {},
+                           .nearest = true};
       if (replaces) {
-        clip = of_bytes(window_of(extended("in.background"), start));
-        made = window_of(extended("in.mask"), start).select(3, 0).to(at::kFloat).unsqueeze(0) / 255;
+        source.background = of_bytes(shown("in.background"));
+        source.made = shown("in.mask").select(3, 0).to(at::kFloat).unsqueeze(0) / 255;
       }
-      if (later) clip = given(clip, previous), made = given(made, at::zeros({1, before, height, width}));
-      if (file.has(out + "y"))
-        named.emplace_back(out + "y", animate_y(codec, {reference, clip, made, /*nearest=*/true}));
+      if (window > 0) {
+        source.before = file.tensor(out + "previous");
+        named.emplace_back(out + "previous", Tensor());  // made by the model, which is not run
+      }
+      if (file.has(out + "y")) named.emplace_back(out + "y", animate_y(codec, source));
       if (file.has(out + "pose_latents"))
-        named.emplace_back(out + "pose_latents", codec.encode(of_bytes(window_of(extended("in.pose"), start))));
+        named.emplace_back(out + "pose_latents", codec.encode(of_bytes(shown("in.pose"))));
       if (file.has(out + "face")) {
-        const Tensor face = of_bytes(window_of(extended("in.face"), start));
+        const Tensor face = of_bytes(shown("in.face"));
         const bool corners = file.tensor(out + "face").dim() == 2;
         named.emplace_back(out + "face", corners ? face.select(3, 0).select(2, 0) : face);
       }
     }
-    named.emplace_back(run + ".clips", at::scalar_tensor(windows, at::kLong));
+    named.emplace_back(run + ".clips", at::scalar_tensor(windows.count(), at::kLong));
     named.emplace_back(run + ".frames", at::scalar_tensor(real, at::kLong));
     named.emplace_back(run + ".seq_len", at::scalar_tensor((shape[1] + 1) * shape[2] * shape[3] / 4, at::kLong));
   }

@@ -104,7 +104,18 @@ std::string model_of(const std::string& variant, const Shapes& official) {
   return "wan-" + variant;
 }
 
-/// What the tensors say of an Animate model's own networks.
+/// Of a variant in diffusers.
+std::string class_of(const std::string& variant) {
+  return variant == "vace"      ? "WanVACETransformer3DModel"
+         : variant == "animate" ? "WanAnimateTransformer3DModel"
+                                : "WanTransformer3DModel";
+}
+
+int64_t faces_at_once(const GivenConfig& given) {
+  return given.get<int64_t>("motion_encoder_batch_size", "motion_encoder_batch_size", kFacesAtOnce);
+}
+
+/// What the tensors say of an Animate model's own networks, which both forms write alike.
 void add_animate(const Sizes& size, Json& out) {
   int64_t convolutions = 1;
   const auto at = [](int64_t i, const char* end) {
@@ -117,10 +128,7 @@ void add_animate(const Sizes& size, Json& out) {
     channels[std::to_string(side)] = i == 0 ? size(at(0, ".0.weight"), 0) : size(at(i, ".conv2.1.weight"), 0);
   const int64_t hidden = size("face_encoder.out_proj.weight", 1);
   out.update(
-      Json{{"_class_name", "WanAnimateModel"},
-           {"model_type", "animate"},
-           {"use_img_emb", true},
-           {"motion_encoder_dim", size("motion_encoder.dec.direction.weight", 0)},
+      Json{{"motion_encoder_dim", size("motion_encoder.dec.direction.weight", 0)},
            {"motion_dim", size("motion_encoder.dec.direction.weight", 1)},
            {"motion_style_dim", size("motion_encoder.enc.fc.0.weight", 0)},
            {"motion_encoder_size", side / 2},
@@ -165,11 +173,8 @@ Json config_json(const ConfigSource& source) {
     if (identity.variant == "s2v")
       throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
                       "keep the official names");
-    if (identity.variant == "animate")
-      throw UserError(Exit::input, "models.config", "Wan's Animate model is not written in diffusers' form",
-                      "keep the official names");
     out = given.base("num_attention_heads");
-    out.update(Json{{"_class_name", vace ? "WanVACETransformer3DModel" : "WanTransformer3DModel"},
+    out.update(Json{{"_class_name", class_of(identity.variant)},
                     {"added_kv_proj_dim", image ? Json(dim) : Json()},
                     {"attention_head_dim", dim / heads},
                     {"cross_attn_norm", true},
@@ -188,6 +193,12 @@ Json config_json(const ConfigSource& source) {
                     {"text_dim", text_dim}});
     if (vace)
       out.update(Json{{"vace_in_channels", size("vace_patch_embedding.weight", 1)}, {"vace_layers", vace_layers()}});
+    if (identity.variant == "animate") {
+      out.update(Json{{"inject_face_latents_blocks", kBlocksAnAdapter},
+                      {"latent_channels", out_dim},
+                      {"motion_encoder_batch_size", faces_at_once(given)}});
+      add_animate(size, out);
+    }
     // not fields of the class; the conversion back needs them
     if (text_len != 512) out["text_len"] = text_len;
     if (image && image_len != 257) out["image_len"] = image_len;
@@ -209,7 +220,12 @@ Json config_json(const ConfigSource& source) {
                   {"num_layers", layers},
                   {"out_dim", out_dim},
                   {"text_len", text_len}});
-  if (identity.variant == "animate") add_animate(size, out);
+  if (identity.variant == "animate") {
+    out.update(Json{{"_class_name", "WanAnimateModel"}, {"use_img_emb", true}});
+    if (!given.json.contains("model_type")) out.erase("model_type");  // which its files do not have
+    if (faces_at_once(given) != kFacesAtOnce) out["motion_encoder_batch_size"] = faces_at_once(given);
+    add_animate(size, out);
+  }
   if (vace) out.update(Json{{"vace_in_dim", size("vace_patch_embedding.weight", 1)}, {"vace_layers", vace_layers()}});
   // the official file leaves these to defaults
   if (text_dim != 4096) out["text_dim"] = text_dim;
@@ -263,6 +279,64 @@ std::vector<NamePattern> with_vace(std::vector<NamePattern> table) {
   return table;
 }
 
+constexpr const char* kFaceBlocks = "face_adapter.fuser_blocks.#.";
+const std::string kMotion = "motion_encoder.enc.net_app.convs.";
+constexpr int64_t kReleasedHalvings = 7, kMostHalvings = 12;  // of faces of 512 pixels, and of larger ones than any
+
+/// Further rows for poses and faces, but for the last convolution.
+std::vector<NamePattern> with_faces(std::vector<NamePattern> table) {
+  static std::deque<std::string> texts;
+  const auto add = [&](const std::string& ours, const std::string& theirs) {
+    const std::string &one = texts.emplace_back(ours), &other = texts.emplace_back(theirs);
+    table.push_back({one, other});
+  };
+  for (const auto& [ours, theirs] : {std::pair("linear1_q.*", "to_q.*"),
+                                     {"linear1_k.*", "to_k.*"},
+                                     {"linear1_v.*", "to_v.*"},
+                                     {"linear2.*", "to_out.*"},
+                                     {"q_norm.*", "norm_q.*"},
+                                     {"k_norm.*", "norm_k.*"}})
+    add(std::string(kFaceBlocks) + ours, std::string("face_adapter.#.") + theirs);
+  for (const std::string convolution : {"conv1_local", "conv2", "conv3"})
+    add("face_encoder." + convolution + ".conv.*", "face_encoder." + convolution + ".*");
+  add("motion_encoder.enc.fc.#.*", "motion_encoder.motion_network.#.*");
+  add("motion_encoder.dec.direction.weight", "motion_encoder.motion_synthesis_weight");
+  add(kMotion + "0.0.weight", "motion_encoder.conv_in.weight");
+  add(kMotion + "0.1.bias", "motion_encoder.conv_in.act_fn.bias");
+  for (int64_t i = 0; i < kMostHalvings; ++i)
+    for (const auto& [ours, theirs] : {std::pair("conv1.0.weight", "conv1.weight"),
+                                       {"conv1.1.bias", "conv1.act_fn.bias"},
+                                       {"conv2.1.weight", "conv2.weight"},
+                                       {"conv2.2.bias", "conv2.act_fn.bias"},
+                                       {"skip.1.weight", "conv_skip.weight"}})
+      add(kMotion + std::to_string(i + 1) + "." + ours,
+          "motion_encoder.res_blocks." + std::to_string(i) + "." + theirs);
+  return table;
+}
+
+/// How often the motion encoder halves faces: its blocks.
+int64_t halvings_of(const Shapes& official) {
+  int64_t blocks = 0;
+  while (official.count(kMotion + std::to_string(blocks + 1) + ".conv1.0.weight")) ++blocks;
+  return std::min(blocks, kMostHalvings);
+}
+
+/// The kernels that smooth what the motion encoder halves: constants that official files have.
+std::map<std::string, ConstantTensor> smoothing_kernels(const Shapes& official) {
+  constexpr std::array<float, 4> kTaps = {1, 3, 3, 1};
+  ConstantTensor kernel{{4, 4}, {}};
+  for (const float row : kTaps)
+    for (const float column : kTaps) kernel.values.push_back(row * column / 64);
+  std::map<std::string, ConstantTensor> constants;
+  for (int64_t i = 1; i <= halvings_of(official); ++i)
+    for (const char* of : {".conv2", ".skip"}) constants[kMotion + std::to_string(i) + of + ".0.kernel"] = kernel;
+  return constants;
+}
+
+ForeignNames foreign_names(const std::vector<NamePattern>& diffusers) {
+  return {.diffusers = {diffusers}, .official = {official_names()}, .comfyui_prefix = "model.diffusion_model."};
+}
+
 /// Of the released tower.
 constexpr const char* kImageProcessor = R"({
   "image_processor_type": "CLIPImageProcessor",
@@ -311,8 +385,22 @@ const std::vector<NamePattern>& diffusers_names() {
       {"blocks.#.ffn.0.*", "blocks.#.ffn.net.0.proj.*"},
       {"blocks.#.ffn.2.*", "blocks.#.ffn.net.2.*"},
   };
-  static const std::vector<NamePattern> all = with_vace(table);
+  static const std::vector<NamePattern> all = with_faces(with_vace(table));
   return all;
+}
+
+const std::vector<NamePattern>& animate_diffusers_names(int64_t halvings) {
+  static const auto tables = [] {
+    static std::deque<std::string> texts;
+    std::vector<std::vector<NamePattern>> all;
+    for (int64_t i = 0; i <= kMostHalvings; ++i) {
+      all.push_back(diffusers_names());
+      all.back().push_back(
+          {texts.emplace_back(kMotion + std::to_string(i + 1) + ".weight"), "motion_encoder.conv_out.weight"});
+    }
+    return all;
+  }();
+  return tables.at(static_cast<size_t>(std::min(halvings, kMostHalvings)));
 }
 
 const std::vector<NamePattern>& official_names() {
@@ -328,18 +416,23 @@ WeightForm weight_form() {
           .model = "wan",
           .variant = {},
           .marks = {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "head.head.weight"},
-          .names = {.diffusers = {diffusers_names()},
-                    .official = {official_names()},
-                    .comfyui_prefix = "model.diffusion_model."},
-          // constant kernels of the motion encoder's smoothing
-          .official_only = {"motion_encoder.enc.net_app.convs.#.conv2.0.kernel",
-                            "motion_encoder.enc.net_app.convs.#.skip.0.kernel"},
+          .names = foreign_names(animate_diffusers_names(kReleasedHalvings)),
+          .official_only = {kMotion + "#.conv2.0.kernel", kMotion + "#.skip.0.kernel"},
+          .constants = smoothing_kernels,
+          .flat_in_diffusers = {kMotion + "#.#.bias", kMotion + "#.conv1.#.bias", kMotion + "#.conv2.#.bias"},
           .same_modules = {"patch_embedding", "audio_injector.injector.#.q", "audio_injector.injector.#.k",
                            "audio_injector.injector.#.v", "audio_injector.injector.#.o"},
           .refine =
               [](const Shapes& official, Identity& identity) {
                 if (identity.variant.empty()) identity.variant = variant_of(official);
                 identity.model = model_of(identity.variant, official);
+                static const auto by_halvings = [] {
+                  std::vector<ForeignNames> all;
+                  for (int64_t i = 0; i <= kMostHalvings; ++i) all.push_back(foreign_names(animate_diffusers_names(i)));
+                  return all;
+                }();
+                if (identity.variant == "animate")
+                  identity.names = &by_halvings.at(static_cast<size_t>(halvings_of(official)));
               },
           .config = config_json,
           .untold = untold,
@@ -350,11 +443,11 @@ std::map<std::string, std::string> pipeline_files(const PipelineParts& parts) {
   std::map<std::string, std::string> texts;
   const std::string variant = parts.variant.empty() ? "t2v" : parts.variant;
   const bool image = variant == "i2v" || variant == "flf2v";
-  const bool vace = variant == "vace";
-  const char* transformer = vace ? "WanVACETransformer3DModel" : "WanTransformer3DModel";
-  Json index = {{"_class_name", image  ? "WanImageToVideoPipeline"
-                                : vace ? "WanVACEPipeline"
-                                       : "WanPipeline"},
+  const std::string transformer = class_of(variant);
+  Json index = {{"_class_name", image                  ? "WanImageToVideoPipeline"
+                                : variant == "vace"    ? "WanVACEPipeline"
+                                : variant == "animate" ? "WanAnimatePipeline"
+                                                       : "WanPipeline"},
                 {"_diffusers_version", "0.35.2"}};
   if (parts.has("transformer_2")) index["boundary_ratio"] = released_boundary(image ? Type::i2v : Type::t2v);
   if (variant == "ti2v") index["expand_timesteps"] = true;

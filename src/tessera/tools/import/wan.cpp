@@ -90,8 +90,9 @@ void generate_together(Translator& t) {
   set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
   sampling(t, task);
   followed(t);
-  // as many clips as the audio lasts, unless an option gives their number
-  if (std::string_view(task.type) == "s2v" && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
+  // as many clips as the audio or the video of poses lasts, unless an option gives their number
+  const std::string_view type = task.type;
+  if ((type == "s2v" || type == "animate") && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
   if (t.has("--base_seed")) {
     if (t.integer("--base_seed", -1) < 0)
       t.refuse("--base_seed", "a seed is a number from 0 on: samples can be made again");
