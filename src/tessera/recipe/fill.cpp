@@ -272,10 +272,6 @@ void check_plus(const Recipe& r) {
 void check_adapters(const Recipe& r) {
   if (!r.lora.on) return;
   check_plus(r);
-  if (r.lora.dora && r.lora.kind != "lora")
-    throw UserError(Exit::usage, "recipe",
-                    "lora.dora = true: magnitudes belong to lora.kind = \"lora\", not to \"" + r.lora.kind + "\"",
-                    "leave one of them out");
   if (r.lora.factor == 0)
     throw UserError(Exit::usage, "recipe", "lora.factor = 0: expected -1 or a number from 1 on", "8 is usual");
 }

@@ -150,12 +150,14 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
   return p.gelu ? through_gelu(dz, p.x, wanted == InputGradient::in_place) : dz;
 }
 
-Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
+Tensor adapted_squares(const WeightSite& weight, const Adapter& adapter) {
   const Tensor w = whole(weight, at::kFloat);
-  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale)
-      .square()
-      .sum(1)
-      .sqrt();
+  if (adapter.kind != Adapter::Kind::low_rank) {
+    const Tensor changed = w.clone();
+    add_change_to(changed, adapter, 0);
+    return changed.square_().sum(1);
+  }
+  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale).square().sum(1);
 }
 
 }  // namespace tessera::ops::aten
