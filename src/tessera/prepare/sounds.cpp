@@ -27,8 +27,9 @@ double rate_of(const data::Item& item, const data::ClipSpec& spec) {
   return spec.fps > 0 ? spec.fps : data::probe(item.path).fps;
 }
 
-const data::Item& heard_item(const std::vector<data::Item>& items, const std::string& prompt) {
-  const auto found = std::find_if(items.begin(), items.end(), [&](auto& item) { return item.caption() == prompt; });
+data::Item heard_item(const data::Items& items, const std::string& prompt) {
+  const auto found =
+      std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.caption() == prompt; });
   return found == items.end() ? items.front() : *found;
 }
 
@@ -124,8 +125,8 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
 }
 
 std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                       const std::function<std::vector<data::Item>()>& clips,
-                                       const net::Conditions& wanted, std::optional<double> wanted_seconds) {
+                                       const std::function<data::Items()>& clips, const net::Conditions& wanted,
+                                       std::optional<double> wanted_seconds) {
   const std::vector<std::string>& files = recipe.sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
@@ -137,7 +138,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
   const int rate = job::audio_sizes(audio_encoder_of(recipe, wanted)).sample_rate;
   const double seconds = wanted_seconds.value_or(static_cast<double>(recipe.data.frames) / fps + kMargin);
   std::vector<data::Sound> sounds;
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::string file = files.empty() ? kOwnSound : files[p % files.size()];
     if (file != kOwnSound) {
@@ -154,8 +155,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
 }
 
 std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                     const std::function<std::vector<data::Item>()>& clips,
-                                     const net::Conditions& wanted) {
+                                     const std::function<data::Items()>& clips, const net::Conditions& wanted) {
   const std::vector<std::string>& files = recipe.sample.poses;
   std::vector<data::Path> poses(prompts.size());
   const bool guided = std::ranges::find(wanted.guides, "pose") != wanted.guides.end();  // prompt_pictures() has them
@@ -163,7 +163,7 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::ve
   if (wanted.pose_dim == 0)
     throw UserError(Exit::usage, "sample.pose", "the model takes no poses",
                     "leave sample.pose out, or sample with a speech-to-video model");
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     poses[p] = files[p % files.size()];
     if (poses[p] != kOwnSound) continue;

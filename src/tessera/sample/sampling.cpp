@@ -192,8 +192,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = prepare::moving_prompts(recipe, options.prompts);
   if (prompts.empty())
-    prompts = prepare::sample_prompts(
-        recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
+    prompts =
+        prepare::sample_prompts(recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : data::Items{});
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (format_of(options) == data::ClipFormat::png && recipe.data.frames != 1)
     throw UserError(Exit::usage, "sample",
@@ -210,7 +210,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   {
     const net::Conditions wanted = job.model->conditions();
     const bool own_clips = !recipe.data.paths.empty() || !recipe.data.metadata.empty() || !recipe.sets.empty();
-    const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
+    const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : data::Items{}; };
     const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
     const auto poses = prepare::prompt_poses(recipe, prompts, clips, wanted);
