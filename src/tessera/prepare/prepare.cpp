@@ -277,7 +277,7 @@ class Preparation {
                          .preprocessing = {},
                          .files = std::move(files),
                          .encoder_before = encoders.same_clips ? encoders.both : ""};
-      data_.entries_.begin();
+      data_.cache_.of_clips.begin();
       for (int64_t number = 0; number < draws(); ++number) {
         const std::string drawn = draw_text(recipe_.diffusion.draws, number);
         made.preprocessing = data_.plan_.preprocessing(clip) + beside + drawn;
@@ -291,7 +291,7 @@ class Preparation {
           clips_.push_back(key);
           of_entry_.push_back({static_cast<uint32_t>(c), static_cast<uint32_t>(number)});
         }
-        data_.entries_.add(place->second);
+        data_.cache_.of_clips.add(place->second);
       }
       if (recipe_.data.texts) continue;
       for (const auto* texts : {&item.captions, &item.class_captions})
@@ -302,7 +302,7 @@ class Preparation {
             texts_.push_back(of_picture ? data::text_key(caption, encoders.picture_text)
                                         : data::text_key(caption, encoders.text, encoders.both),
                              of_picture);
-          data_.entries_.add(static_cast<size_t>(text->second));
+          data_.cache_.of_clips.add(static_cast<size_t>(text->second));
         }
     }
   }
@@ -338,7 +338,7 @@ class Preparation {
     return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
       std::string stamps;
       if (!online_) {
-        for (const auto& source : clips_.keys[data_.entries_.at(c, 0)].sources) stamps += source.stamp + '\n';
+        for (const auto& source : clips_.keys[data_.cache_.of_clips.at(c, 0)].sources) stamps += source.stamp + '\n';
         return stamps;
       }
       // No entry's header tells that a mask or another of the row's files has changed.
@@ -658,15 +658,15 @@ class Preparation {
     std::vector<char> failed(data_.plan_.clips.size(), 0);
     for (size_t c = 0; c < failed.size(); ++c)
       for (size_t number = 0; number < static_cast<size_t>(draws()); ++number)
-        if (!clips_.entries.has(data_.entries_.at(c, number))) failed[c] = 1;
+        if (!clips_.entries.has(data_.cache_.of_clips.at(c, number))) failed[c] = 1;
     keep(failed);
     judge(data_.samples_.empty());
   }
 
   /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
   void take_entries() {
-    data_.clip_entries_ = std::exchange(clips_, {}).entries;
-    data_.text_entries_ = std::exchange(texts_, {}).entries;
+    data_.cache_.clips = std::exchange(clips_, {}).entries;
+    data_.cache_.texts = std::exchange(texts_, {}).entries;
   }
 
   void keep(const std::vector<char>& failed) {

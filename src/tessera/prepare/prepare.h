@@ -111,7 +111,7 @@ class PreparedData {
   size_t caption(int64_t index, int64_t epoch) const;
   data::CachedText text(int64_t index, size_t caption, bool of_class = false) const;
   Words words(int64_t index, size_t caption, bool of_class = false) const;
-  /// Of each clip its entries: in clip_entries_ one for each draw of its conditions, then in text_entries_ one for each caption
+  /// Of each clip its entries: in cache_.clips one for each draw of its conditions, then in cache_.texts one for each caption
   /// and one for each class caption.
   class Entries {
    public:
@@ -130,9 +130,11 @@ class PreparedData {
   data::Items items_;
   data::ClipPlan plan_;
   std::vector<uint32_t> samples_;  // in plan_.clips
-  Entries entries_;                // none when online
   bool online_ = false, stored_texts_ = false;
-  data::CacheEntries clip_entries_, text_entries_;  // none when online
+  struct {
+    data::CacheEntries clips, texts;
+    Entries of_clips;
+  } cache_;                             // nothing when online
   std::map<Words, CachedText> texts_;   // of captions, when online; no tensors: they are no part of the planned memory
   std::shared_ptr<TextBeside> beside_;  // makes them when they are needed, in place of `texts_`
   struct {

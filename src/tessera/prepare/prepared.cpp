@@ -34,7 +34,7 @@ std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int
 
 /// The entry of one of its draws.
 data::CacheEntry PreparedData::clip_entry(int64_t index, int64_t epoch) const {
-  return clip_entries_.at(entries_.at(samples_.at(index), draw_number(index, epoch)));
+  return cache_.clips.at(cache_.of_clips.at(samples_.at(index), draw_number(index, epoch)));
 }
 
 int64_t PreparedData::draw_number(int64_t index, int64_t epoch) const {
@@ -64,8 +64,8 @@ data::CachedText PreparedData::text(int64_t index, size_t caption, bool of_class
   }
   const size_t entry = of_class ? item(index).captions.size() + caption : caption;
   if (!online_)
-    return data::read_caption(text_entries_.at(
-        entries_.at(samples_.at(index), static_cast<size_t>(std::max<int64_t>(of_recipe_.draws.count, 1)) + entry)));
+    return data::read_caption(cache_.texts.at(cache_.of_clips.at(
+        samples_.at(index), static_cast<size_t>(std::max<int64_t>(of_recipe_.draws.count, 1)) + entry)));
   const Words words = this->words(index, caption, of_class);
   return beside_ ? beside_->caption(words) : texts_.at(words);
 }
@@ -78,7 +78,7 @@ Words PreparedData::words(int64_t index, size_t caption, bool of_class) const {
 
 std::set<data::Path> PreparedData::cache_files() const {
   std::set<data::Path> files;
-  for (const data::CacheEntries* entries : {&clip_entries_, &text_entries_})
+  for (const data::CacheEntries* entries : {&cache_.clips, &cache_.texts})
     for (size_t e = 0; e < entries->size(); ++e)
       if (const auto entry = (*entries)[e]) files.insert(entry->file);
   return files;
