@@ -384,7 +384,7 @@ int prompts_of(const recipe::Recipe& recipe) {
     return kMost;
   }
   return static_cast<int>(prepare::sample_prompts(recipe.data, recipe.sample,
-                                                  listed ? std::vector<data::Item>{} : prepare::read_items(recipe))
+                                                  listed ? data::Items{} : prepare::read_items(recipe))
                               .size());
 }
 

@@ -37,7 +37,7 @@ TEST_F(Archives, HoldTheClipsThatWereArchivedInEveryFormOfTar) {
     const Path shard = folder_ / ("shards-" + form) / "00000.tar";
     fs::create_directories(shard.parent_path());
     ASSERT_TRUE(make_tar(folder_, "set", shard.string(), form));
-    const std::vector<Item> items = read_dataset({.path = shard.parent_path()});
+    const Items items = read_dataset({.path = shard.parent_path()});
     ASSERT_EQ(items.size(), 3u) << form;
     EXPECT_EQ(items[0].captions, std::vector<std::string>{"a red square"});
     EXPECT_EQ(items[1].captions, std::vector<std::string>{"a wide one"});
@@ -63,7 +63,7 @@ TEST_F(Archives, VideosInAZipAreReadFromTheMiddleOn) {
   write_mp4(folder_ / "videos/c.mp4", scene(12, 32, 32, 8));
   ASSERT_TRUE(make_zip(folder_, "videos", "clips.zip"));
   Problems problems;
-  const std::vector<Item> items = read_dataset({.path = folder_ / "clips.zip"});
+  const Items items = read_dataset({.path = folder_ / "clips.zip"});
   ASSERT_EQ(items.size(), 1u);
   const ClipRules rules{.buckets = {{4, 32, 32}}, .fps = 8, .mode = ClipMode::chunks};
   const ClipPlan plan = plan_clips(items, Probes(), rules, problems);
@@ -91,9 +91,9 @@ TEST_F(Archives, OfAZipThatIsCompressedAreTheClipsThatWereZipped) {
     ASSERT_TRUE(make_zip(folder_, "videos", method + ".zip", method));
     const fs::path zip = folder_ / (method + ".zip");
     int64_t deflated = 0;
-    for (const Member& member : *members_of(zip)) deflated += member.packed >= 0;
+    for (const Member& member : members_of(zip)) deflated += member.packed >= 0;
     EXPECT_EQ(deflated, method == "ZIP_STORED" ? 0 : 5);
-    const std::vector<Item> items = read_dataset({.path = zip});
+    const Items items = read_dataset({.path = zip});
     ASSERT_EQ(items.size(), 2u) << method;
     EXPECT_EQ(items[0].captions, std::vector<std::string>{"a video"});
     EXPECT_EQ(items[1].captions, std::vector<std::string>{"a still one"});
@@ -118,7 +118,7 @@ TEST_F(Archives, OfAZipWhatInflatesToSomethingElseIsRefused) {
   write("texts/a.txt", std::string(100'000, 'a'));
   ASSERT_TRUE(make_zip(folder_, "texts", "s.zip", "ZIP_DEFLATED"));
   const std::string whole = read(folder_ / "s.zip");
-  const Member member = members_of(folder_ / "s.zip")->at(0);
+  const Member member = members_of(folder_ / "s.zip").at(0);
   ASSERT_GT(member.packed, 0);
   const checkpoint::ReadFile file(folder_ / "s.zip");
   EXPECT_EQ(read_member(file, member), std::string(100'000, 'a'));
@@ -162,7 +162,7 @@ TEST_F(Archives, AreFoundByTheirListAndCountedAgainstIt) {
     write("shards/wids-meta.json", R"({"wids_version": 1, "name": "train", "shardlist": [)" + shards + "]}");
   };
   list(R"({"url": "00001.tar", "nsamples": 3}, {"url": "/gone/with/00000.tar", "nsamples": 3})");
-  const std::vector<Item> items = read_dataset({.path = folder_ / "shards"});
+  const Items items = read_dataset({.path = folder_ / "shards"});
   ASSERT_EQ(items.size(), 6u) << "no spare ones, and those of an absolute name beside the list";
   EXPECT_EQ(items[0].path.parent_path().filename(), "00001.tar");
   EXPECT_EQ(read_dataset({.metadata = folder_ / "shards/wids-meta.json"}).size(), 6u);
@@ -203,7 +203,7 @@ TEST_F(Archives, AFieldMayHaveANameBeforeItsEnding) {
   write("named/00002.left.png", picture), write("named/00002.right.png", picture), write("named/00002.txt", "x");
   ASSERT_TRUE(make_tar(folder_, "named", "s.tar"));
   Problems problems(/*strict=*/false);
-  const std::vector<Item> items = read_dataset({.path = folder_ / "s.tar"}, problems);
+  const Items items = read_dataset({.path = folder_ / "s.tar"}, problems);
   ASSERT_EQ(items.size(), 2u) << problems.text();
   EXPECT_EQ(items[0].path.filename(), "00000.image.png");
   EXPECT_EQ(items[0].caption(), "of the first");
@@ -214,13 +214,33 @@ TEST_F(Archives, AFieldMayHaveANameBeforeItsEnding) {
       << problems.text();
 }
 
+TEST_F(Archives, OfManyMembersEachIsFoundByItsName) {
+  ASSERT_TRUE(run_python(folder_,
+                         "import io, tarfile\nt = tarfile.open('m.tar', 'w')\nfor i in range(3000):\n"
+                         "  m = tarfile.TarInfo(f'{i % 7}/{i}.txt'); m.size = i % 600\n"
+                         "  t.addfile(m, io.BytesIO(bytes([i % 251]) * m.size))\nt.close()"));
+  const std::vector<Member> members = members_of(folder_ / "m.tar");
+  ASSERT_EQ(members.size(), 3000u);
+  for (int i = 0; i < 3000; i += 13) {
+    const std::string name = std::to_string(i % 7) + "/" + std::to_string(i) + ".txt";
+    const auto place = find_in_archive(folder_ / "m.tar" / name);
+    ASSERT_TRUE(place) << name;
+    EXPECT_EQ(place->member.name, name);
+    EXPECT_EQ(place->member.begin, members[static_cast<size_t>(i)].begin);
+    EXPECT_EQ(place->member.packed, -1);
+    EXPECT_EQ(read_bytes(folder_ / "m.tar" / name),
+              std::string(static_cast<size_t>(i % 600), static_cast<char>(i % 251)));
+  }
+  EXPECT_FALSE(is_file(folder_ / "m.tar/1/0.txt"));
+}
+
 TEST_F(Archives, LatentsGoToTheBucketThatTheyWereEncodedFor) {
   std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x3800, 0x0001};  // 1, -2, 0.5, 2^-24
   halves.resize(4 * 2 * 3);
   write("latents/a.npy", npy_bytes<uint16_t>("<f2", "(1, 4, 2, 3)", halves));
   write("latents/a.json", R"({"prompt": "x", "height": 64, "width": 96})");
   ASSERT_TRUE(make_tar(folder_, "latents", "s.tar"));
-  const std::vector<Item> items = read_dataset({.path = folder_ / "s.tar", .latents = true});
+  const Items items = read_dataset({.path = folder_ / "s.tar", .latents = true});
   ASSERT_EQ(items.size(), 1u);
   const NpyArray array = read_npy(items[0].path);
   EXPECT_EQ(array.shape, (NpyShape{1, 4, 2, 3}));
@@ -295,7 +315,7 @@ TEST_F(Archives, MutatedOnesAreRefusedOrReadAndNeverHarm) {
       const std::string changed = std::to_string(round) + name;
       write(changed, bytes);
       try {
-        for (const Member& member : *members_of(folder_ / changed)) {
+        for (const Member& member : members_of(folder_ / changed)) {
           ASSERT_GE(member.begin, 0);
           ASSERT_GE(member.bytes, 0);
           ASSERT_LE(member.begin + (member.packed < 0 ? member.bytes : member.packed),

@@ -35,7 +35,7 @@ class Damage : public FolderTest {
   }
 
   size_t plan(const DatasetSpec& spec, Problems& problems) const {
-    const std::vector<Item> items = read_dataset(spec, problems);
+    const Items items = read_dataset(spec, problems);
     return plan_clips(items, Probes(), {.buckets = {{8, 32, 32}}, .fps = 8, .max_crop = 0.5}, problems).clips.size();
   }
 

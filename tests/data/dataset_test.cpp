@@ -12,9 +12,7 @@ namespace fs = std::filesystem;
 
 class Dataset : public FolderTest {
  protected:
-  std::vector<Item> items(int repeats = 1) const {
-    return read_dataset({.path = folder_, .metadata = {}, .repeats = repeats});
-  }
+  Items items(int repeats = 1) const { return read_dataset({.path = folder_, .metadata = {}, .repeats = repeats}); }
   void refused(const std::vector<std::string>& texts) const {
     expect_error(Exit::input, texts, [&] { items(); });
   }

@@ -47,7 +47,7 @@ class Formats : public FolderTest {
   };
   std::vector<Loaded> load(const DatasetSpec& spec) const {
     Problems problems(/*strict=*/true);
-    const std::vector<Item> items = read_dataset(spec, problems);
+    const Items items = read_dataset(spec, problems);
     const ClipRules rules{.buckets = {{4, 16, 16}, {4, 16, 24}, {1, 16, 16}, {1, 16, 24}}, .fps = 8};
     const ClipPlan plan = plan_clips(items, Probes(), rules, problems);
     std::vector<Loaded> loaded;

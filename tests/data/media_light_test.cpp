@@ -159,8 +159,7 @@ TEST_F(MediaLight, HdrIsToneMappedOrRefused) {
   EXPECT_EQ(probe(folder_ / "pq.mkv").traits.names(), (std::vector<std::string>{"pq"}));
   expect_error(Exit::input, {"hlg.mkv", "HDR (HLG)", "data.hdr"},
                [&] { decode_clip(file, {.showing = {.tone_map = false}}); });
-  const std::vector<Item> items = {{file, {"x"}, file.string()},
-                                   {hdr("sdr.mkv", 0.5, AVCOL_TRC_BT709), {"x"}, "sdr.mkv"}};
+  const Items items = {{file, {"x"}, file.string()}, {hdr("sdr.mkv", 0.5, AVCOL_TRC_BT709), {"x"}, "sdr.mkv"}};
   Problems told(/*strict=*/false), refused(/*strict=*/false);
   ClipRules rules{.buckets = {{3, 32, 32}}};
   EXPECT_EQ(plan_clips(items, Probes(), rules, told).clips.size(), 2u);
@@ -195,7 +194,7 @@ TEST_F(MediaLight, InterlacedFramesShowOneMoment) {
         EXPECT_TRUE(std::equal(part.frame(f), part.frame(f) + part.frame_bytes(), clip.frame(f + 4))) << name;
     }
   const Path file = folder_ / "a.mkv";
-  const std::vector<Item> items = {{file, {"x"}, file.string()}};
+  const Items items = {{file, {"x"}, file.string()}};
   for (const bool on : {true, false}) {
     Problems problems;
     const ClipPlan plan =

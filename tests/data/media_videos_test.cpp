@@ -46,8 +46,8 @@ class MediaVideos : public FolderTest {
       if (frames > 1) EXPECT_LE(count, frames_at(info, fps) + rounded) << file << " " << fps;
     }
   }
-  std::vector<Item> items(const std::vector<std::string>& names) const {
-    std::vector<Item> all;
+  Items items(const std::vector<std::string>& names) const {
+    Items all;
     for (const std::string& name : names) all.push_back({folder_ / name, {"x"}, (folder_ / name).string()});
     return all;
   }

@@ -79,7 +79,7 @@ int number_of(const Path& picture) {
   return frames.rgb.at(0) / 50;
 }
 
-void expect_five_pictures(const std::vector<Item>& items) {
+void expect_five_pictures(const Items& items) {
   ASSERT_EQ(items.size(), 5u);
   for (const int i : {0, 4, 2, 3, 1}) {  // in any order: other groups of rows come between
     EXPECT_EQ(items[i].captions, Texts{"picture number " + std::to_string(i)});
@@ -92,7 +92,7 @@ void expect_five_pictures(const std::vector<Item>& items) {
 
 TEST_F(Parquet, PicturesOfAHubDataSetAreReadWithTheirCaptions) {
   Problems problems(/*strict=*/true);
-  const std::vector<Item> items = read_dataset({.path = kFolder / "hub"}, problems);
+  const Items items = read_dataset({.path = kFolder / "hub"}, problems);
   ASSERT_NO_FATAL_FAILURE(expect_five_pictures(items));
   EXPECT_EQ(items[4].where, (kFolder / "hub/data/train-00001-of-00002.parquet").string() + ": row 2");
   bool told = false;
@@ -113,7 +113,7 @@ TEST_F(Parquet, PicturesThatSaveToDiskWroteAreReadLikewise) {
 
 TEST_F(Parquet, PicturesThatATableOnlyNamesLieBesideIt) {
   fs::copy(kFolder / "paths.parquet", folder_ / "paths.parquet");
-  const std::vector<Item> inside = read_dataset({.path = kFolder / "hub"});
+  const Items inside = read_dataset({.path = kFolder / "hub"});
   for (int i = 0; i < 5; ++i)
     std::ofstream(folder_ / (std::to_string(i) + ".png"), std::ios::binary) << read_bytes(inside[i].path);
   expect_five_pictures(read_dataset({.path = folder_ / "paths.parquet"}));

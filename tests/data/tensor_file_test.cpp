@@ -79,7 +79,7 @@ class TensorColumns : public TensorFiles {
     TensorFiles::SetUp();
     for (const char* name : {"a.pt", "a-t5.pt", "a-clip.pt"}) checkpoint::write_one_tensor(folder_ / name, {1}, {1});
   }
-  std::vector<Item> items(const std::string& rows, bool latents = true, bool texts = true) const {
+  Items items(const std::string& rows, bool latents = true, bool texts = true) const {
     write("set.csv", "path,text,latents_path,text_t5_path,text_clip_path\n" + rows);
     return read_dataset({.path = folder_ / "set.csv", .metadata = {}, .latent_column = latents, .text_columns = texts});
   }
@@ -87,7 +87,7 @@ class TensorColumns : public TensorFiles {
 
 TEST_F(TensorColumns, NameTheFilesOfARow) {
   const std::string row = "no.mp4,a cat,a.pt,a-t5.pt,a-clip.pt\n";
-  const std::vector<Item> both = items(row);
+  const Items both = items(row);
   ASSERT_EQ(both.size(), 1u);
   EXPECT_EQ(both[0].path, folder_ / "a.pt") << "the clip itself is not needed";
   EXPECT_EQ(both[0].context, folder_ / "a-t5.pt");

@@ -261,7 +261,9 @@ TEST(LayoutMatrix, AdaptersWithDropoutAndMagnitudesAreTheSame) {
          "pp=2 --train.micro_batch 1"});
   check("layouts with DoRA", adapters("dora", {"--lora.dora", "true"}),
         {"dp_shard=2", "sp=2", "cp=2 --plan.recompute all", "pp=2 --train.micro_batch 1",
-         "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
+         "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble", "tp=2", "tp=2 --plan.recompute all",
+         "tp=4 --train.micro_batch 1", "dp_shard=2,tp=2 --plan.parameters host", "sp=2,tp=2 --plan.recompute 2",
+         "cp=2,tp=2", "pp=2,tp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
 }
 
 /// Of 16 bits a layout rounds at other places: partial sums of tp, micro-batches of other shapes, keys in other blocks.
@@ -343,6 +345,9 @@ TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
     Training cut = adapters("int8-cut", {"--lora.base_dtype", "int8"});
     cut.bounds.reset(), cut.loss = kHalfLoss;
     check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
+    Training rows = adapters("fp8-rows", {"--lora.base_dtype", "fp8", "--lora.dora", "true"});
+    rows.bounds.reset(), rows.loss = kHalfLoss;
+    check("layouts that cut the rows of a base in fp8", rows, {"tp=2", "sp=2,tp=2 --plan.recompute all"});
   }
 }
 
@@ -360,12 +365,13 @@ TEST(LayoutMatrix, FactorsOfLoHaAndLoKrAreTheSame) {
   check("layouts with LoHa and dropout", adapters("loha", {"--lora.kind", "loha", "--lora.dropout", "0.2"}), layouts);
 }
 
-TEST(LayoutMatrix, MagnitudesOfRowsThatTpCutsAreRefused) {
-  const Training dora = adapters("dora", {"--lora.dora", "true", "--mesh", "tp=2", "--run.steps", "1"});
-  const Result r = shared().train(2, "refused", dora.flags);
-  EXPECT_EQ(r.code, 2) << r.output;
-  for (const char* words : {"tp = 2 cuts the rows of blocks.0.self_attn.o", "lora.dora", "use sp or cp in place of tp"})
-    EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
+TEST(LayoutMatrix, FactorsWithMagnitudesAreTheSame) {
+  const std::vector<std::string> layouts = {"tp=2", "sp=2,tp=2 --plan.recompute all", "dp_shard=2",
+                                            "pp=2,tp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"};
+  check("layouts with LoKr and magnitudes",
+        adapters("lokr-dora", {"--lora.kind", "lokr", "--lora.factor", "4", "--lora.dora", "true"}), layouts);
+  check("layouts with LoHa and magnitudes", adapters("loha-dora", {"--lora.kind", "loha", "--lora.dora", "true"}),
+        layouts);
 }
 
 }  // namespace

@@ -127,6 +127,7 @@ TEST(Preserve, RunsThePassesThatArePlanned) {
        {std::tuple("dp_shard=2", 2, Flags{}),
         {"pp=2", 2, {"--train.micro_batch", "2"}},
         {"dp_shard=1", 1, {"--train.micro_batch", "1"}},
+        {"tp=2", 2, {"--lora.dora", "true"}},  // whose pass without adapters sums no lengths of rows
         {"dp_shard=2,cp=1", 2, {"--plan.update", "in_backward", "--train.clip_norm", "0"}}}) {
     const std::string planned = tiny().out("planned.jsonl"), executed = tiny().out("executed.jsonl");
     const Flags flags =

@@ -7,6 +7,7 @@
 #include "byte_count.h"
 #include "tables.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/reference.h"
 
 namespace tessera::testing {
@@ -243,6 +244,36 @@ TEST(FrozenLinearInHalf, IsNearerTheExactResultThanPlainOperatorsInBf16) {
   const double ours = distance(f.run(x), exact), plain = distance(reference(kBf16), exact);
   EXPECT_LE(ours, bound_of(kBf16)) << "one rounding";
   EXPECT_LT(ours, plain);
+}
+
+/// Ranks of tp: each has some columns of every row, and lengths are those of whole rows.
+TEST(FrozenLinearParts, OfRowsThatRanksShareMagnitudesAreThoseOfTheWhole) {
+  constexpr int64_t kLeft = 40;
+  const Case c{.name = "", .dora = true, .bias = false};
+  Fixture whole(c), left(c), right(c);
+  const Tensor x = random({kTokens, kIn}, 6), dy = random({kTokens, kOut}, 7);
+  const auto cut = [&](Fixture& f, int64_t first, int64_t count) {
+    f.weight.value = whole.weight.value.narrow(1, first, count).contiguous();
+    f.a = trained(whole.a.value.narrow(1, first, count).contiguous(), c.type);
+    return ops::kernels(x).adapted_squares(f.weight, f.adapter);
+  };
+  const Tensor of_left = cut(left, 0, kLeft), of_right = cut(right, kLeft, kIn - kLeft);
+  const ops::SharedWidth with_right{kIn, [&](const Tensor&squares) { squares.add_(of_right); }},
+      with_left{kIn, [&](const Tensor&squares) { squares.add_(of_left); }};
+  left.adapter.whole_rows = &with_right, right.adapter.whole_rows = &with_left;
+  const auto run = [&](Fixture& f, const Tensor& own) {
+    const Tensor input = own.contiguous().requires_grad_(), y = f.run(input);
+    return std::pair(y.detach(), torch::autograd::grad({y}, {input, f.anchor}, {dy}, false, false, true)[0]);
+  };
+  const auto [y, dx] = run(whole, x.clone());
+  const auto [y_left, dx_left] = run(left, x.narrow(1, 0, kLeft));
+  const auto [y_right, dx_right] = run(right, x.narrow(1, kLeft, kIn - kLeft));
+  const double bound = bound_of(at::kFloat);
+  expect_close(y_left + y_right, y, "value", bound);
+  expect_close(at::cat({dx_left, dx_right}, 1), dx, "gradient of x", bound);
+  expect_close(at::cat({left.a.grad, right.a.grad}, 1), whole.a.grad, "gradient of A", bound);
+  expect_close(left.b.grad + right.b.grad, whole.b.grad, "gradient of B", bound);
+  expect_close(left.magnitude.grad + right.magnitude.grad, whole.magnitude.grad, "gradient of the magnitude", bound);
 }
 
 TEST(FrozenLinearGraph, HoldsNothingOfAFrozenSiteAndTheInputAloneOfAnAdaptedOne) {

@@ -26,6 +26,7 @@ struct Case {
   double dropout = 0;
   at::ScalarType type = at::kFloat, form = at::kFloat;
   bool leaves_out = false;
+  bool dora = false;
   int64_t out() const { return kind == Kind::kronecker ? first[0] * second[0] : first[0]; }
   int64_t in() const { return kind == Kind::kronecker ? first[1] * second[1] : first[1]; }
 };
@@ -69,6 +70,42 @@ const Case kCases[] = {
     {"product_gelu", Kind::elementwise, {80, 96}, {80, 96}, 4, 4, 300, true},
     {"product_dropout", Kind::elementwise, {80, 96}, {80, 96}, 4, 4, 300, false, 0.25},
     {"product_gelu_fp16_fp8", Kind::elementwise, {80, 96}, {80, 96}, 4, 4, 300, true, 0, at::kHalf, at::kFloat8_e4m3fn},
+    {.name = "kronecker_dora", .kind = Kind::kronecker, .first = {4, 6}, .second = {20, 16}, .dora = true},
+    {.name = "kronecker_dora_both_low_int8_many_rows",
+     .kind = Kind::kronecker,
+     .first = {9, 10},
+     .second = {10, 7},
+     .first_rank = 2,
+     .second_rank = 2,
+     .tokens = 1100,
+     .form = at::kChar,
+     .dora = true},
+    {.name = "kronecker_dora_gelu_bf16",
+     .kind = Kind::kronecker,
+     .first = {4, 6},
+     .second = {20, 16},
+     .second_rank = 3,
+     .gelu = true,
+     .type = at::kBFloat16,
+     .dora = true},
+    {.name = "product_dora_gelu",
+     .kind = Kind::elementwise,
+     .first = {1030, 33},
+     .second = {1030, 33},
+     .first_rank = 2,
+     .second_rank = 3,
+     .tokens = 700,
+     .gelu = true,
+     .dora = true},
+    {.name = "product_dora_fp16_fp8",
+     .kind = Kind::elementwise,
+     .first = {80, 96},
+     .second = {80, 96},
+     .first_rank = 4,
+     .second_rank = 4,
+     .type = at::kHalf,
+     .form = at::kFloat8_e4m3fn,
+     .dora = true},
 };
 
 Tensor random(at::IntArrayRef shape, int seed) {
@@ -114,13 +151,16 @@ struct Fixture {
         adapter.left_out.seed = 7, adapter.left_out.alike = true, adapter.left_out.whole = 0.5;
         adapter.left_out.runs.push_back({row, std::min(row + 20, c.tokens), static_cast<uint64_t>(row), 0});
       }
+    const Tensor m = random({c.out()}, 8).abs() + 0.5;
+    magnitude = {m.to(c.type), at::full_like(m, NAN), true};
+    if (c.dora) adapter.magnitude = &magnitude;
     anchor = at::zeros({1}).requires_grad_();
   }
   Tensor run(const Tensor& x) { return ops::frozen_linear(x, weight, &bias, &adapter, anchor, what.gelu, what.type); }
 
   Case what;
   Half first, second;
-  WeightSite weight, bias;
+  WeightSite weight, bias, magnitude;
   ops::Adapter adapter;
   Tensor anchor;
 };
@@ -150,8 +190,11 @@ TEST_P(WeightChange, ValuesAndGradientsEqualTheReference) {
   const Tensor z = c.gelu ? ops::reference::gelu_tanh(rx) : rx;
   const Tensor change =
       ops::reference::weight_change(Half::matrix(first), Half::matrix(second), c.kind == Kind::kronecker);
-  const Tensor expected = ops::reference::linear(z, w.to(at::kDouble), f.bias.value.to(at::kDouble)) +
-                          kScale * at::linear(mask.to(at::kDouble) * z, change);
+  const Tensor bias = f.bias.value.to(at::kDouble), adapted = w.to(at::kDouble) + kScale * change,
+               m = f.magnitude.value.to(at::kDouble).detach().clone().requires_grad_();
+  const Tensor expected = c.dora ? at::linear(z, adapted) * (m / adapted.detach().norm(2, 1)) + bias
+                                 : ops::reference::linear(z, w.to(at::kDouble), bias) +
+                                       kScale * at::linear(mask.to(at::kDouble) * z, change);
   expected.backward(dy.to(at::kDouble));
 
   // of 16 bits: the frozen product and the sum are rounded, and LibTorch's operators round what is between
@@ -159,7 +202,7 @@ TEST_P(WeightChange, ValuesAndGradientsEqualTheReference) {
                          : c.type == at::kHalf ? 1.0 / 512
                                                : 1.0 / 64,
                exact = c.type == at::kFloat ? 5e-6
-                       : c.gelu             ? rounded
+                       : c.gelu || c.dora   ? rounded
                                             : 2e-5;
   const Tensor fx = x.clone().requires_grad_();
   const Tensor y = f.run(fx);
@@ -172,6 +215,7 @@ TEST_P(WeightChange, ValuesAndGradientsEqualTheReference) {
     for (const auto& [half, factors] : {std::pair{&f.first, &first}, {&f.second, &second}})
       for (size_t i = 0; i < half->sites.size(); ++i)
         expect_close(half->sites[i].grad, times * (*factors)[i].grad(), "gradient of a factor", exact);
+    if (c.dora) expect_close(f.magnitude.grad, times * m.grad(), "gradient of the magnitude", 2 * rounded);
   }
   EXPECT_TRUE(at::equal(fx.detach(), x)) << "an input that others hold is as it was";
 }
@@ -184,7 +228,7 @@ TEST_P(WeightChange, MetaTensorsTakeTheBytesOfTheRealOnes) {
       for (Tensor* t : {&s.value, &s.grad})
         if (t->defined()) *t = t->to(device);
     };
-    move(f.weight), move(f.bias);
+    move(f.weight), move(f.bias), move(f.magnitude);
     for (Half* half : {&f.first, &f.second})
       for (WeightSite& site : half->sites) move(site);
     f.anchor = at::zeros({1}, device).requires_grad_();

@@ -179,7 +179,7 @@ TEST_F(HeardClips, AClipFromTheMiddleHearsWhatIsHeardThere) {
   const recipe::Recipe r = recipe();
   const job::Job job = job::make_job(r);
   const Listener listener(r.data, job);
-  const std::vector<data::Item> items = read_items(r);
+  const data::Items items = read_items(r);
   ASSERT_EQ(items.size(), 1u);
   data::ClipSpec spec{.frames = 16, .height = 32, .width = 32, .fps = 8};
   const at::Tensor first = listener.extras(items[0], spec).at("audio");

@@ -210,6 +210,7 @@ std::string lora_config_json(const LoraDescription& description, const std::stri
 
 Metadata lora_metadata(const LoraDescription& description, const std::string& naming, std::optional<double> folded) {
   Metadata metadata = {{"format", "pt"}};
+  if (description.base_lengths) metadata[kBaseLengths] = "true";
   if (!description.kind.empty()) {  // peft's and diffusers' settings would not be true
     const auto whole = [](const LoraDescription::Module& m) { return m.rank == 0; };
     if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
@@ -232,7 +233,6 @@ Metadata lora_metadata(const LoraDescription& description, const std::string& na
   metadata["ss_network_alpha"] =
       each || same(description.modules, alpha) ? text_of(common(description.modules, alpha)) : "Dynamic";
   if (folded) metadata[kFoldedAlpha] = text_of(*folded);
-  if (description.base_lengths) metadata[kBaseLengths] = "true";
   return metadata;
 }
 

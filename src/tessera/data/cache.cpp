@@ -291,6 +291,101 @@ CacheKey text_key(const std::string& caption, const std::string& encoder, const 
   return key;
 }
 
+namespace {
+
+/// A text of which many records have the first `shared` bytes.
+void add_text(Records& records, RecordWriter& out, std::string_view text, size_t shared = 0) {
+  out.number(records.number_of(text.substr(0, shared)));
+  out.text(text.substr(shared));
+}
+std::string read_text(const Records& records, RecordReader& in) {
+  const std::string& shared = records.text_of(in.number());
+  return shared + std::string(in.text());
+}
+
+/// Of a path, its folder; of the stamp of an archive's member, the stamp of the archive.
+size_t folder_of(std::string_view path) { return path.rfind('/') + 1; }  // npos + 1 is 0
+size_t archive_of(std::string_view stamp) {
+  const size_t at = stamp.rfind(", from byte ");
+  return at == stamp.npos ? 0 : at;
+}
+
+void add_fields(Records& records, RecordWriter& out, const Metadata& fields) {
+  out.number(fields.size());
+  for (const auto& [name, value] : fields) {
+    const bool alike = name == "encoder" || name == "shape" || name == "version" ||
+                       (name == "preprocessing" && value.find('/') == value.npos);  // of no other files of its row
+    out.number(records.number_of(name));
+    add_text(records, out, value,
+             alike                       ? value.size()
+             : name == "source"          ? folder_of(value)
+             : name.starts_with("stamp") ? archive_of(value)
+                                         : 0);
+  }
+}
+
+Metadata read_fields(const Records& records, RecordReader& in) {
+  Metadata fields;
+  for (uint64_t left = in.number(); left > 0; --left) {
+    const std::string& name = records.text_of(in.number());
+    fields.emplace_hint(fields.end(), name, read_text(records, in));
+  }
+  return fields;
+}
+
+}  // namespace
+
+void CacheKeys::push_back(const CacheKey& key) {
+  RecordWriter out;
+  add_fields(records_, out, key.fields), add_fields(records_, out, key.before);
+  out.number(key.sources.size());
+  for (const CacheKey::Source& source : key.sources) {
+    out.number(records_.number_of(source.role));
+    add_text(records_, out, source.path.native(), folder_of(source.path.native()));
+    add_text(records_, out, source.stamp, archive_of(source.stamp));
+  }
+  records_.push_back(out);
+}
+
+CacheKey CacheKeys::operator[](size_t index) const {
+  RecordReader in = records_[index];
+  CacheKey key;
+  key.fields = read_fields(records_, in), key.before = read_fields(records_, in);
+  for (uint64_t left = in.number(); left > 0; --left) {
+    CacheKey::Source& source = key.sources.emplace_back();
+    source.role = records_.text_of(in.number());
+    source.path = read_text(records_, in), source.stamp = read_text(records_, in);
+  }
+  return key;
+}
+
+RecordWriter CacheEntries::written(const std::optional<CacheEntry>& entry) {
+  RecordWriter out;
+  out.number(!entry ? 0 : entry->is_text ? 2 : 1);
+  if (!entry) return out;
+  add_text(records_, out, entry->file.native(), folder_of(entry->file.native()));
+  add_fields(records_, out, entry->header);
+  add_text(records_, out, entry->name, entry->is_text ? 0 : folder_of(entry->name));
+  return out;
+}
+
+void CacheEntries::push_back(const std::optional<CacheEntry>& entry) { records_.push_back(written(entry)); }
+
+std::optional<CacheEntry> CacheEntries::operator[](size_t index) const {
+  RecordReader in = records_[index];
+  const uint64_t kind = in.number();
+  if (kind == 0) return std::nullopt;
+  CacheEntry entry;
+  entry.file = read_text(records_, in), entry.header = read_fields(records_, in);
+  entry.is_text = kind == 2, entry.name = read_text(records_, in);
+  return entry;
+}
+
+CacheEntry CacheEntries::at(size_t index) const {
+  check_internal(index < size() && has(index), "data.cache", "entry " + std::to_string(index) + " is not there");
+  return *(*this)[index];
+}
+
 std::vector<CacheKey::Source> changed_files(const Metadata& header, const CacheKey& key) {
   std::vector<CacheKey::Source> changed;
   for (const CacheKey::Source& source : key.sources) {

@@ -24,6 +24,7 @@
 // of the same files under another path is used too ([Note: moved clips], cache_search.h).
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/files/records.h"
 #include "tessera/data/probes.h"
 
 namespace tessera::data {
@@ -100,6 +102,24 @@ struct CacheKey {
 /// A file of the clip's row, which the clip's entry is made from too: its role and path.
 using RowFile = std::pair<std::string, Path>;
 
+/// The keys of a data set, of which there may be millions: each some hundred bytes, and made again whenever it is asked for.
+class CacheKeys {
+ public:
+  CacheKeys() = default;
+  CacheKeys(std::initializer_list<CacheKey> keys) : CacheKeys(std::vector(keys)) {}
+  CacheKeys(const std::vector<CacheKey>& keys) {
+    for (const CacheKey& key : keys) push_back(key);
+  }
+  void push_back(const CacheKey& key);
+  size_t size() const { return records_.size(); }
+  CacheKey operator[](size_t index) const;
+  ListIterator<CacheKeys, CacheKey> begin() const { return {this, 0}; }
+  ListIterator<CacheKeys, CacheKey> end() const { return {this, size()}; }
+
+ private:
+  Records records_;
+};
+
 struct ClipKey {
   Path source;  ///< as the data set gives it
   std::string encoder, shape, preprocessing;
@@ -130,6 +150,21 @@ struct CacheEntry {
   checkpoint::Metadata header;
   bool is_text = false;
   std::string name;  ///< for messages
+};
+
+/// The entries of a data set, likewise; some may not be there.
+class CacheEntries {
+ public:
+  void push_back(const std::optional<CacheEntry>& entry);
+  void set(size_t index, const std::optional<CacheEntry>& entry) { records_.set(index, written(entry)); }
+  size_t size() const { return records_.size(); }
+  bool has(size_t index) const { return records_[index].number() != 0; }
+  std::optional<CacheEntry> operator[](size_t index) const;
+  CacheEntry at(size_t index) const;  ///< throws InternalError where there is none
+
+ private:
+  RecordWriter written(const std::optional<CacheEntry>& entry);
+  Records records_;
 };
 
 /// Nothing when the header is that of the key and its files are those it was made from; else what differs ("stale:

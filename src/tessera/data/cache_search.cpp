@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 
 namespace tessera::data {
 
@@ -52,6 +53,8 @@ std::string text_in(const Metadata& header, const std::string& name) {
 std::string size_in(const std::string& stamp) { return stamp.substr(0, stamp.find(',')); }
 
 std::string name_of(const Path& path) { return path.filename().string(); }
+/// Of an entry, whose name is a hash. Two of one mark cost one of them its use under another path, no more.
+uint64_t mark_of(const Path& entry) { return hash_text(name_of(entry)); }
 
 /// How a clip's entry is looked for in CacheSearch::clips_with_: among those of its kind of file, encoders and shape.
 std::string place_of(const char* what, const Metadata& made, const std::string& value) {
@@ -138,7 +141,7 @@ const std::vector<const CacheSearch::Old*>& CacheSearch::clips_with(const char* 
   if (!indexed_) {
     indexed_ = true;
     for (const Old& clip : clips_) {
-      if (owned_.contains(clip.file)) continue;
+      if (owned_.contains(mark_of(clip.file))) continue;
       const std::string stamp = text_in(clip.header, "stamp");
       const std::pair<const char*, std::string> places[] = {{"size", size_in(stamp)},
                                                             {"stamp", stamp},
@@ -236,53 +239,64 @@ CacheSearch::Found CacheSearch::find_at_its_path(const CacheKey& key, std::optio
   return found;
 }
 
-std::vector<CacheSearch::Found> CacheSearch::find(const std::vector<CacheKey>& keys) {
-  std::vector<Found> all;
-  std::map<size_t, std::optional<Metadata>>
-      elsewhere;  // may be under another path, and the header of the one at its own
-  for (const CacheKey& key : keys) {
+void CacheSearch::find(const CacheKeys& keys, const std::function<void(size_t, Found)>& take) {
+  std::map<size_t, std::pair<Found, std::optional<Metadata>>>
+      elsewhere;  // may be under another path: what is found at its own, and the header of the entry there
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const CacheKey key = keys[k];
     std::optional<Metadata> own;
-    all.push_back(find_at_its_path(key, own));
-    const Found& found = all.back();
-    if (found.entry)
-      owned_.insert(found.entry->file);
-    else if (!key.is_text() && !found.unreadable)
-      elsewhere.emplace(all.size() - 1, std::move(own));
+    Found found = find_at_its_path(key, own);
+    if (found.entry) owned_.insert(mark_of(found.entry->file));
+    if (!found.entry && !key.is_text() && !found.unreadable)
+      elsewhere.emplace(k, std::pair(std::move(found), std::move(own)));
+    else
+      take(k, std::move(found));
   }
-  for (const auto& [k, own] : elsewhere)
-    if (const Old* entry = moved_entry(keys[k], own, !trusting_))
-      all[k] = {CacheEntry{entry->file, without_checksums(entry->header), false, keys[k].name()}, "", false, true};
+  for (auto& [k, at_its_path] : elsewhere) {
+    const CacheKey key = keys[k];
+    auto& [found, own] = at_its_path;
+    if (const Old* entry = moved_entry(key, own, !trusting_))
+      found = {CacheEntry{entry->file, without_checksums(entry->header), false, key.name()}, "", false, true};
+    take(k, std::move(found));
+  }
+}
+
+std::vector<CacheSearch::Found> CacheSearch::find(const CacheKeys& keys) {
+  std::vector<Found> all(keys.size());
+  find(keys, [&](size_t k, Found found) { all[k] = std::move(found); });
   return all;
 }
 
-std::vector<Path> CacheSearch::changed(const std::vector<CacheKey>& keys) {
+std::vector<Path> CacheSearch::changed(const CacheKeys& keys) {
   std::vector<Path> files;
-  std::vector<const CacheKey*> elsewhere;
-  for (const CacheKey& key : keys) {
+  std::vector<size_t> elsewhere;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const CacheKey key = keys[k];
     if (key.is_text()) continue;
     try {
       const auto header = header_of(key);
       if (!header) {
-        elsewhere.push_back(&key);
+        elsewhere.push_back(k);
         continue;
       }
       const std::vector<CacheKey::Source> differ = changed_files(*header, key);
-      if (differ.empty()) owned_.insert(key.file(folder_));
+      if (differ.empty()) owned_.insert(mark_of(key.file(folder_)));
       for (const CacheKey::Source& source : differ)
         if (!contents_.taken_for(source.path, content_in(*header, source))) files.push_back(source.path);
     } catch (const UserError&) {
       continue;  // find() tells
     }
   }
-  for (const CacheKey* key : elsewhere) {
-    const std::string size = size_in(key->sources.front().stamp);
-    if (clips_with("size", key->fields, size).empty() || moved_entry(*key, {}, /*read=*/false)) continue;
-    for (const CacheKey::Source& source : key->sources) files.push_back(source.path);
+  for (const size_t k : elsewhere) {
+    const CacheKey key = keys[k];
+    const std::string size = size_in(key.sources.front().stamp);
+    if (clips_with("size", key.fields, size).empty() || moved_entry(key, {}, /*read=*/false)) continue;
+    for (const CacheKey::Source& source : key.sources) files.push_back(source.path);
   }
   return files;
 }
 
-int64_t CacheSearch::trust(const std::vector<CacheKey>& keys) {
+int64_t CacheSearch::trust(const CacheKeys& keys) {
   trusting_ = true;
   int64_t files = 0;
   const auto take = [&](const Metadata& header, const std::vector<CacheKey::Source>& sources) {
@@ -294,22 +308,25 @@ int64_t CacheSearch::trust(const std::vector<CacheKey>& keys) {
       ++files;
     }
   };
-  std::vector<const CacheKey*> elsewhere;
-  for (const CacheKey& key : keys) {
+  std::vector<size_t> elsewhere;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const CacheKey key = keys[k];
     try {
       if (const auto header = header_of(key)) {
         take(*header, changed_files(*header, key));
-        owned_.insert(key.file(folder_));
+        owned_.insert(mark_of(key.file(folder_)));
         continue;
       }
     } catch (const UserError&) {
       continue;
     }
     for (const Old* old : old_entries(key)) take(old->header, changed_files(old->header, key));
-    if (!key.is_text()) elsewhere.push_back(&key);
+    if (!key.is_text()) elsewhere.push_back(k);
   }
-  for (const CacheKey* key : elsewhere)
-    if (const Old* entry = trusted_entry(*key)) take(entry->header, key->sources);
+  for (const size_t k : elsewhere) {
+    const CacheKey key = keys[k];
+    if (const Old* entry = trusted_entry(key)) take(entry->header, key.sources);
+  }
   return files;
 }
 

@@ -11,6 +11,7 @@
 //   if (found[0].entry) read_clip(*found[0].entry);
 //   remove_unused(folder, files_in_use);                                              // `tessera prepare --prune`
 #include <set>
+#include <unordered_set>
 
 #include "tessera/data/cache.h"
 
@@ -32,15 +33,17 @@ class CacheSearch {
   CacheSearch(Path folder, Contents contents, Rows rows);
 
   /// Of each key of a data set. An entry that is one key's own is taken by no other.
-  std::vector<Found> find(const std::vector<CacheKey>& keys);
-  Found find(const CacheKey& key) { return std::move(find(std::vector{key}).front()); }
+  std::vector<Found> find(const CacheKeys& keys);
+  Found find(const CacheKey& key) { return std::move(find(CacheKeys{key}).front()); }
+  /// The same, one by one as they are found, those of other paths behind the others.
+  void find(const CacheKeys& keys, const std::function<void(size_t, Found)>& take);
   /// Files of clips whose stamp is not that of their entry, or that may have been moved: their content decides, and
   /// contents.jsonl should know it. Those that trust() took for an entry's are not among them.
-  std::vector<Path> changed(const std::vector<CacheKey>& keys);
+  std::vector<Path> changed(const CacheKeys& keys);
   /// Takes the files of these clips for those that their entries were made from, without a look; says how many that
   /// were. contents() then holds it. A clip without an entry is taken for the one of its name or of its size and time,
   /// where that is one alone. From now on find() reads no file.
-  int64_t trust(const std::vector<CacheKey>& keys);
+  int64_t trust(const CacheKeys& keys);
   const Contents& contents() const { return contents_; }
 
  private:
@@ -70,7 +73,8 @@ class CacheSearch {
   std::map<std::string, std::vector<const Old*>> old_clips_, old_texts_;
   std::map<std::string, std::vector<const Old*>> clips_with_;  // by size, stamp, name and content, of those made alike
   bool indexed_ = false, trusting_ = false;
-  std::set<Path> owned_;  // entries of this data set's clips, right where they are: clips_with_ leaves them out
+  /// Hashes of the names of this data set's entries that are right where they are: clips_with_ leaves them out.
+  std::unordered_set<uint64_t> owned_;
 };
 
 struct Removed {

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <functional>
 #include <set>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
@@ -57,10 +60,11 @@ std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize&
 /// What names a clip in the draws: its path below the folder that all clips share, so that a moved data set draws alike.
 class DrawNames {
  public:
-  explicit DrawNames(const std::vector<Item>& items) {
+  explicit DrawNames(const Items& items) {
+    bool first = true;
     for (const Item& item : items) {
       const Path folder = item.path.parent_path();
-      if (&item == &items.front()) root_ = folder;
+      if (std::exchange(first, false)) root_ = folder;
       const auto [end, other] = std::mismatch(root_.begin(), root_.end(), folder.begin(), folder.end());
       if (end == root_.end()) continue;
       Path shared;
@@ -79,7 +83,7 @@ class DrawNames {
 /// The steps of plan_clips().
 class Planner {
  public:
-  Planner(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems)
+  Planner(const Items& items, const Probes& probes, const ClipRules& rules, Problems& problems)
       : items_(items),
         probes_(probes),
         rules_(rules),
@@ -193,7 +197,8 @@ class Planner {
   /// How the file is shown, for cache keys.
   std::string read(const std::string& name, const VideoInfo& info) {
     check_hdr(name, info.traits, rules_.showing);
-    if (counted_.insert(name).second) counts_.add(info.traits, name);  // not for each repeat
+    const bool told = info.traits.has(Trait::unconverted) || info.traits.hdr() || info.traits.has(Trait::interlaced);
+    if (told && counted_.insert(name).second) counts_.add(info.traits, name);  // not for each repeat
     return reading_text(info.traits, rules_.showing);
   }
 
@@ -226,7 +231,7 @@ class Planner {
     }
   }
 
-  const std::vector<Item>& items_;
+  const Items& items_;
   const Probes& probes_;
   const ClipRules& rules_;
   Problems& problems_;
@@ -275,6 +280,35 @@ std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int6
   return starts;
 }
 
+void Clips::push_back(const Clip& clip) {
+  constexpr size_t kRecent = 64;  // clips of one file, and of files one after the other, are alike
+  const auto same = [&](const Clip& kind) {
+    const auto all = [](const Clip& c) {
+      return std::tie(c.bucket, c.start, c.seconds, c.rate, c.bars.top, c.bars.bottom, c.bars.left, c.bars.right,
+                      c.reading, c.set);
+    };
+    return all(kind) == all(clip);
+  };
+  check_internal(clip.item >= 0 && clip.item < ~uint32_t{0}, "data.clips", "a clip of no item");
+  size_t kind = kinds_.size();
+  for (size_t back = 1; back <= std::min(kRecent, kinds_.size()) && kind == kinds_.size(); ++back)
+    if (same(kinds_[kinds_.size() - back])) kind = kinds_.size() - back;
+  if (kind == kinds_.size()) kinds_.push_back(clip);
+  clips_.push_back({static_cast<uint32_t>(clip.item), static_cast<uint32_t>(kind)});
+}
+
+Clip Clips::operator[](size_t index) const {
+  const Place place = clips_[index];
+  Clip clip = kinds_[place.kind];
+  clip.item = place.item;
+  return clip;
+}
+
+Clip Clips::at(size_t index) const {
+  if (index >= size()) throw std::out_of_range("data.clips: clip " + std::to_string(index));
+  return (*this)[index];
+}
+
 ClipSpec ClipPlan::spec(const Clip& clip) const {
   const Bucket& bucket = rules.buckets.at(static_cast<size_t>(clip.bucket));
   return {.frames = static_cast<int>(bucket.frames),
@@ -294,10 +328,10 @@ void ClipPlan::add(ClipPlan set, int64_t first_item) {
     check_internal(place != rules.buckets.end(), "data.clips", "no set has the shape " + bucket.text());
     places.push_back(static_cast<size_t>(place - rules.buckets.begin()));
   }
-  for (Clip& clip : set.clips) {
+  for (Clip clip : set.clips) {
     clip.item += first_item;
     clip.bucket = static_cast<int>(places[static_cast<size_t>(clip.bucket)]);
-    clips.push_back(std::move(clip));
+    clips.push_back(clip);
   }
   for (size_t b = 0; b < places.size(); ++b) {
     Use& use = uses[places[b]];
@@ -358,7 +392,7 @@ void check_no_bucket_is_empty(const ClipPlan& plan) {
                 "\nremove it from data.buckets, or add clips of that shape");
 }
 
-ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems) {
+ClipPlan plan_clips(const Items& items, const Probes& probes, const ClipRules& rules, Problems& problems) {
   check_internal(!rules.buckets.empty(), "data.clips", "no buckets");
   return Planner(items, probes, rules, problems).run();
 }

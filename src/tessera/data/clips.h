@@ -4,6 +4,7 @@
 //   ClipPlan plan = plan_clips(items, probes, {.buckets = buckets, .fps = 16, .mode = ClipMode::chunks}, problems);
 //   decode_clip(items[plan.clips[0].item].path, plan.spec(plan.clips[0]));
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -62,9 +63,29 @@ struct Clip {
   int set = 0;               ///< of its item
 };
 
+/// The clips of a data set, of which there may be millions: what many have alike is kept once.
+class Clips {
+ public:
+  void push_back(const Clip& clip);
+  size_t size() const { return clips_.size(); }
+  bool empty() const { return clips_.empty(); }
+  Clip operator[](size_t index) const;
+  Clip at(size_t index) const;  ///< throws std::out_of_range
+  using Iterator = ListIterator<Clips, Clip>;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  struct Place {
+    uint32_t item, kind;
+  };
+  std::deque<Place> clips_;
+  std::deque<Clip> kinds_;  // but for the item
+};
+
 struct ClipPlan {
   ClipRules rules;  ///< of several sets: with the shapes of all
-  std::vector<Clip> clips;
+  Clips clips = {};
 
   std::vector<ClipRules> of_sets = {};  ///< where there are several
   const ClipRules& rules_of(const Clip& clip) const {
@@ -105,6 +126,6 @@ void check_no_bucket_is_empty(const ClipPlan& plan);
 /// fits no bucket or cannot be read goes to `problems`; what is too short for each bucket is left out and is no fault. An
 /// item that comes several times (repeats) is told once. What should be known of files (HDR, interlaced) is noted. Without
 /// FFmpeg a single bucket is believed to fit every clip's head.
-ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems);
+ClipPlan plan_clips(const Items& items, const Probes& probes, const ClipRules& rules, Problems& problems);
 
 }  // namespace tessera::data

@@ -168,7 +168,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines.empty() ? std::vector<std::string>{""} : lines;
 }
 
-void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
+void add_clip(const Path& clip, Items& items, Folder& folder) {
   try {
     const Path beside = folder.captions.of(clip);
     std::string caption = caption_beside(clip, beside, folder.spec.caption);
@@ -194,7 +194,7 @@ void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
       item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
     }
     item.sound = sound_beside(clip);
-    items.push_back(std::move(item));
+    items.push_back(item);
   } catch (const UserError& error) {
     folder.problems.add(clip.string(), error);
   }
@@ -249,7 +249,7 @@ void tell_left_out(const Path& path, const std::map<std::string, int>& endings, 
                   list);
 }
 
-std::vector<Item> read_folder(const Path& path, Folder& folder) {
+Items read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
   std::map<std::string, int> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
@@ -275,19 +275,19 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
   }
   tell_left_out(path, others, folder.problems);
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
-  std::vector<Item> items;
+  Items items;
   for (const Path& clip : clips) add_clip(clip, items, folder);
   return items;
 }
 
 /// {"img_names": ["a", "b.jpg"]}: pictures beside the file, each with the first line of its .txt.
-std::vector<Item> read_names(const Path& file, const Path& path, Folder& folder) {
+Items read_names(const Path& file, const Path& path, Folder& folder) {
   const std::string what = file.string();
   const checkpoint::Json json = checkpoint::parse_json(checkpoint::read_text(file), what);
   const checkpoint::Json& names =
       checkpoint::json_array(checkpoint::json_member(json, "img_names", what), what + ": img_names");
   folder.first_line = true;
-  std::vector<Item> items;
+  Items items;
   size_t number = 0;
   for (const checkpoint::Json& value : names) {
     const std::string where = what + ": img_names[" + std::to_string(number++) + "]";
@@ -308,14 +308,13 @@ std::vector<Item> read_names(const Path& file, const Path& path, Folder& folder)
   return items;
 }
 
-std::vector<Item> read_archives(const Path& path, Folder& folder) {
-  std::vector<Item> items;
+Items read_archives(const Path& path, Folder& folder) {
+  Items items;
   if (is_folder(path))
     for (const fs::directory_entry& inner : fs::directory_iterator(path))
       if (is_folder(inner.path()) && !is_hidden(inner.path())) tell_subfolder(inner.path(), folder);
   for (const Archive& archive : archives_of(path)) {
-    std::vector<Item> more = read_archive(archive, folder.spec, folder.missing, folder.problems);
-    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    for (const Item& item : read_archive(archive, folder.spec, folder.missing, folder.problems)) items.push_back(item);
   }
   return items;
 }
@@ -528,7 +527,7 @@ std::vector<const Path*> files_of(const Item& item) {
 }
 
 /// Folders beside a table of which none of its rows has a file.
-void tell_unlisted(const Path& path, const std::vector<Item>& items, Folder& folder) {
+void tell_unlisted(const Path& path, const Items& items, Folder& folder) {
   std::set<Path> used;
   for (const Item& item : items)
     for (const Path* file : files_of(item))
@@ -539,19 +538,19 @@ void tell_unlisted(const Path& path, const std::vector<Item>& items, Folder& fol
       tell_subfolder(inner.path(), folder);
 }
 
-std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder) {
+Items read_table(const Path& file, const Path& path, Folder& folder) {
   if (file.filename() == "wids-meta.json") return read_archives(file, folder);
   if (file.filename() == "meta_data.json") return read_names(file, path, folder);
   folder.is_table = true;
   const RowTable table = read_rows(file, folder.problems);
   check_columns(table, file, folder.spec, folder.problems);
-  std::vector<Item> items;
+  Items items;
   for (const Row& row : table.rows) {
     try {
       Item item = item_of(row, path, folder.spec);
       const std::string ending = end_of_captions(row, item.path, folder.spec.captions);
       for (std::string& caption : item.captions) caption += ending;
-      items.push_back(std::move(item));
+      items.push_back(item);
     } catch (const UserError& error) {
       folder.problems.add(row.where, error);
     }
@@ -604,7 +603,7 @@ Path table_in(const Path& folder) {
   return found;
 }
 
-std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
+Items read_once(const DatasetSpec& spec, Folder& folder) {
   if (!spec.metadata.empty())
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, folder);
   check_input(!spec.path.empty(), "data.path", "is empty, and so is data.metadata: no clips are named",
@@ -630,15 +629,14 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
     const Path table = table_in(spec.path);
     if (!table.empty()) return read_table(table, spec.path, folder);
     if (has_archives(spec.path)) return read_archives(spec.path, folder);
-    std::vector<Item> items = read_folder(spec.path, folder);
+    Items items = read_folder(spec.path, folder);
     if (!items.empty() || !folder.problems.empty()) return items;
     for (const Path& pictures : tables_in(spec.path, folder.problems)) {
-      std::vector<Item> more = read_table(pictures, spec.path, folder);
-      items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+      items.append(read_table(pictures, spec.path, folder));
     }
     return items;
   }
-  std::vector<Item> items;
+  Items items;
   add_clip(spec.path, items, folder);
   return items;
 }
@@ -675,27 +673,30 @@ class Companions {
 };
 
 /// The mask of each clip, by the name of its file. A clip may have none.
-void find_masks(const MaskFiles& masks, std::vector<Item>& items, Problems& problems) {
+void find_masks(const MaskFiles& masks, Items& items, Problems& problems) {
+  if (masks.folder.empty() && masks.suffix.empty()) return;
   const Companions in_folder(masks.folder, "data.mask_path", "mask", problems);
-  for (Item& item : items) {
+  items.edit([&](Item& item) {
     if (Path file = in_folder.of(item); !file.empty()) item.mask = std::move(file);
-    if (masks.suffix.empty()) continue;
+    if (masks.suffix.empty()) return true;
     if (Path file = stem_of(item) += masks.suffix; is_file(file)) item.mask = std::move(file);
-  }
+    return true;
+  });
 }
 
 /// What each clip follows, whatever the model calls it, where its row names nothing.
-void find_controls(const Path& folder, std::vector<Item>& items, Problems& problems) {
+void find_controls(const Path& folder, Items& items, Problems& problems) {
   if (folder.empty()) return;
   const Companions controls(folder, "data.control_path", "control", problems);
   int64_t without = 0;
-  for (Item& item : items) {
+  items.edit([&](Item& item) {
     const Path file = controls.of(item);
     without += file.empty() && item.control.empty() && item.guide.empty() && item.pose.empty();
     for (Path* place : {&item.control, &item.guide, &item.pose})
       if (place->empty()) *place = file;
-  }
-  check_input(without < std::ssize(items), "data.control_path",
+    return true;
+  });
+  check_input(without < static_cast<int64_t>(items.size()), "data.control_path",
               folder.string() + ": no file there has the name of a clip of the data set",
               "name each as its clip is named");
   if (without > 0)
@@ -724,7 +725,7 @@ void tell_unused_rules(const Folder& folder) {
 }
 
 /// Captions without a word are allowed: the clip trains without text, which few mean.
-void tell_blank_captions(const std::vector<Item>& items, Problems& problems) {
+void tell_blank_captions(const Items& items, Problems& problems) {
   int64_t blank = 0;
   std::string first;
   for (const Item& item : items)
@@ -737,15 +738,17 @@ void tell_blank_captions(const std::vector<Item>& items, Problems& problems) {
 
 }  // namespace
 
-std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
+Items read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(spec.repeats >= 1, "data.dataset",
               "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
   Folder folder{spec, problems};
-  std::vector<Item> once = read_once(spec, folder);
-  for (Item& item : once) {
-    Captions captions = dressed({std::move(item.captions), std::move(item.weights)}, spec.captions);
+  Items once = read_once(spec, folder);
+  once.edit([&](Item& item) {
+    Captions captions = dressed({item.captions, item.weights}, spec.captions);
+    const bool changed = captions.texts != item.captions;
     item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
-  }
+    return changed;
+  });
   find_masks(spec.masks, once, problems);
   find_controls(spec.controls, once, problems);
   folder.missing.tell(problems, "clips or archives");
@@ -764,12 +767,12 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
               from + ": " + std::to_string(once.size()) + " clips, repeated " + std::to_string(spec.repeats) +
                   " times, are more than " + std::to_string(kMostItems),
               "lower data.repeats: an epoch has no end that training needs");
-  std::vector<Item> items;
-  for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());
-  return items;
+  const size_t each = once.size();
+  for (int repeat = 1; repeat < spec.repeats; ++repeat) once.append(once, 0, each);
+  return once;
 }
 
-std::vector<Item> read_dataset(const DatasetSpec& spec) {
+Items read_dataset(const DatasetSpec& spec) {
   Problems problems(/*strict=*/true);
   return read_dataset(spec, problems);
 }

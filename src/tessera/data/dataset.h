@@ -1,8 +1,8 @@
 #pragma once
 // The list of clips and captions a recipe's [data] names.
 //
-//   std::vector<Item> items = read_dataset({.path = "clips"});                    // a.mp4 + a.txt, b.png + b.txt, ...
-//   std::vector<Item> items = read_dataset({.path = "set", .metadata = "set/metadata.jsonl", .repeats = 10}, problems);
+//   Items items = read_dataset({.path = "clips"});                    // a.mp4 + a.txt, b.png + b.txt, ...
+//   Items items = read_dataset({.path = "set", .metadata = "set/metadata.jsonl", .repeats = 10}, problems);
 //
 // A folder is read through its metadata file (metadata.csv, .json or .jsonl, videos2caption.json, captions.json,
 // videos.txt + prompt.txt: see rows.h), else as clips with a .txt of the same stem beside each, by name. An empty .txt
@@ -25,8 +25,6 @@
 // drawn each epoch. Columns input_image, first_image or image (beside a video) and end_image or last_image are pictures
 // that image-to-video models begin and end with, instead of the clip's own first and last frame. `type`, where there is
 // one, must fit the clip. Paths are relative to the folder, or to `videos` or `train` in it.
-#include <vector>
-
 #include "tessera/data/files/problems.h"
 #include "tessera/data/item.h"
 
@@ -35,7 +33,7 @@ namespace tessera::data {
 /// Items in a fixed order: files by name, rows as in the table, the whole list `repeats` times. Faulty rows go to
 /// `problems` and are left out. Throws UserError (input) when there is no such folder or table, when it is ambiguous
 /// which table is meant, and when no item is left.
-std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems);
-std::vector<Item> read_dataset(const DatasetSpec& spec);  ///< stops at the first problem
+Items read_dataset(const DatasetSpec& spec, Problems& problems);
+Items read_dataset(const DatasetSpec& spec);  ///< stops at the first problem
 
 }  // namespace tessera::data

@@ -3,10 +3,12 @@
 //
 //   Item item{"clips/a.mp4", {"a cat"}, "clips/a.mp4"};
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "tessera/data/captions.h"
+#include "tessera/data/files/records.h"
 
 namespace tessera::data {
 
@@ -55,6 +57,50 @@ struct Item {
   int set = 0;  ///< of the run's data sets, from 0
 
   const std::string& caption() const { return captions.front(); }
+};
+
+/// The items of a data set, of which there may be millions: each is kept as some tens of bytes beside its captions, and made
+/// again whenever it is asked for. So what it gives are values, not places in memory; edit() changes them.
+class Items {
+ public:
+  Items() = default;
+  Items(std::initializer_list<Item> items) {
+    for (const Item& item : items) push_back(item);
+  }
+
+  void push_back(const Item& item);
+  /// Items [first, last) of others behind these; where all of one list are, they take no more memory than it.
+  void append(const Items& more, size_t first, size_t last);
+  void append(const Items& more) { append(more, 0, more.size()); }
+  /// Calls change(item), which says whether it changed it.
+  template <class Change>
+  void edit(const Change& change) {
+    for (size_t i = 0; i < size(); ++i)
+      if (Item item = (*this)[i]; change(item)) records_.set(i, written(item));
+  }
+  template <class Keep>
+  void keep_if(const Keep& keep) {
+    size_t kept = 0;
+    for (size_t i = 0; i < size(); ++i)
+      if (keep((*this)[i])) records_.copy(i, kept++);
+    records_.keep(0, kept);
+  }
+
+  size_t size() const { return records_.size(); }
+  bool empty() const { return size() == 0; }
+  Item operator[](size_t index) const;
+  Item at(size_t index) const;  ///< throws std::out_of_range
+  Item front() const { return (*this)[0]; }
+  Item back() const { return (*this)[size() - 1]; }
+
+  using Iterator = ListIterator<Items, Item>;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  RecordWriter written(const Item& item);
+
+  Records records_;
 };
 
 struct DatasetSpec {

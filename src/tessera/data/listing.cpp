@@ -334,7 +334,7 @@ class ArchiveReader {
 
   std::vector<Item> read(MissingFiles& missing, Problems& problems) const {
     std::vector<Item> items;
-    const std::vector<Sample> samples = samples_of(*members_, tar_);
+    const std::vector<Sample> samples = samples_of(members_, tar_);
     for (const Sample& sample : samples) {
       const std::string where = archive_.path.string() + ": " + sample.key;
       try {
@@ -400,7 +400,7 @@ class ArchiveReader {
 
   const Archive& archive_;
   const DatasetSpec& spec_;
-  const std::shared_ptr<const std::vector<Member>> members_;
+  const std::vector<Member> members_;
   const checkpoint::ReadFile file_;
   const CaptionFiles side_;
   const bool tar_;

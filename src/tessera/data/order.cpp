@@ -13,6 +13,7 @@ namespace tessera::data {
 SampleOrder::SampleOrder(uint64_t seed, int64_t dataset_size, uint64_t stream)
     : seed_(seed), stream_(stream), size_(dataset_size) {
   check_input(size_ > 0, "data.order", "the dataset is empty", "check data.path and data.metadata");
+  check_internal(size_ < ~uint32_t{0}, "data.order", std::to_string(size_) + " samples");
 }
 
 int64_t SampleOrder::at(int64_t position) const {
@@ -140,10 +141,10 @@ BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t g
       set_sizes_(std::max<size_t>(1, sets.amounts.size())) {
   check_input(!buckets.empty(), "data.order", "the dataset is empty", "check data.path and data.metadata");
   check_internal(global_batch >= 1, "data.order", "a global batch of " + std::to_string(global_batch));
-  std::map<int, std::map<int, std::vector<int64_t>>> members;  // by bucket and set
+  std::map<int, std::map<int, std::vector<uint32_t>>> members;  // by bucket and set
   for (size_t i = 0; i < buckets.size(); ++i) {
     const int set = by_set_ ? sets.of_samples.at(i) : 0;
-    members[buckets[i]][set].push_back(static_cast<int64_t>(i));
+    members[buckets[i]][set].push_back(static_cast<uint32_t>(i));
     ++set_sizes_.at(static_cast<size_t>(set));
   }
   const double epoch =

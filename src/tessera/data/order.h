@@ -42,7 +42,7 @@ class SampleOrder {
   uint64_t seed_, stream_;
   int64_t size_;
   mutable int64_t epoch_ = -1;
-  mutable std::vector<int64_t> shuffled_;
+  mutable std::vector<uint32_t> shuffled_;
 };
 
 /// Takes turns in proportion to rates, one batch a turn: whose turn each is, without going through those before it.
@@ -138,7 +138,7 @@ class BatchOrder {
   /// What a bucket has of a set.
   struct Group {
     int set = 0;
-    std::vector<int64_t> members;  // sample indices
+    std::vector<uint32_t> members;  // sample indices
     SampleOrder order;
     int64_t ahead = 0;  // samples that it was gone through beyond its turns
   };

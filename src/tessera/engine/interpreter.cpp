@@ -125,9 +125,13 @@ std::vector<plan::Comm> Interpreter::declared(const ScheduleRun& run, const plan
     return comm;
   }
   size_t next = 0;
-  for (const plan::Traffic& t : plan::traffic_of(spec_of(run, in.unit), run.plan().units[in.unit], in.op))
-    if (next < comm.size() && t.several(run.plan().mesh))
+  for (const plan::Traffic& t : plan::traffic_of(spec_of(run, in.unit), run.plan().units[in.unit], in.op)) {
+    if (next == comm.size() || !t.several(run.plan().mesh)) continue;
+    if (run.without_adapters && t.rows == plan::Rows::adapter)
+      comm.erase(comm.begin() + static_cast<std::ptrdiff_t>(next));
+    else
       comm[next++].bytes = depends_on_more(t) ? kAnyBytes : bytes(t);
+  }
   return comm;
 }
 

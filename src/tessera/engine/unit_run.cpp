@@ -120,8 +120,11 @@ Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::
     };
     adapter.kind = kind->kind, adapter.first = half(kind->first), adapter.second = half(kind->second);
   } else {
-    adapter.a = a, adapter.b = &weight(site, net::kLoraB), adapter.magnitude = find(net::kLoraMagnitude);
+    adapter.a = a, adapter.b = &weight(site, net::kLoraB);
   }
+  adapter.magnitude = find(net::kLoraMagnitude);
+  if (const auto* spec = cut(site); adapter.magnitude && spec && spec->split == plan::Split::row_parallel)
+    adapter.whole_rows = &mode_.parallel->shared_width(x.size(1) * mode_.parallel->tp(), plan::Rows::adapter, 1);
   return ops::frozen_linear(x, w, bias, &adapter, store_.anchor(unit_), gelu, type_, known);
 }
 

@@ -91,6 +91,11 @@ Tensor PlainContext::linear(std::string_view site, const Tensor& input, const Li
     };
     const Tensor change = ops::reference::weight_change(matrix(kind->first), matrix(kind->second),
                                                         kind->kind == ops::Adapter::Kind::kronecker);
+    if (const Tensor m = optional(site, kLoraMagnitude); m.defined()) {
+      const Tensor adapted = w + adapters_->scale_of(site) * change;
+      const Tensor y = at::linear(x, adapted) * (m / adapted.detach().norm(2, 1));
+      return bias.defined() ? y + bias : y;
+    }
     const Tensor added = adapters_->scale_of(site) * at::linear(mask.defined() ? mask * x : x, change);
     return at::linear(x, w, bias) + (ranks.defined() ? ranks * added : added);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -208,13 +209,25 @@ Tensor run_forward(const FrozenLinearParts& p, at::ScalarType type) {
   if (p.pair && p.pair->kind != Adapter::Kind::low_rank) {
     check_change(*p.pair, out_dim(p.weight), p.x.size(1));
     if (p.fp8) return forward_in_fp8(p, type);
-    const Tensor y = kernels(p.x).frozen_linear({p.x, p.weight, p.bias, nullptr, p.gelu, {}}, type);
+    const bool dora = p.norms.defined();
+    const Tensor y = kernels(p.x).frozen_linear({p.x, p.weight, dora ? nullptr : p.bias, nullptr, p.gelu, {}}, type);
     add_change(y, p.x, *p.pair, p.gelu);
+    if (dora) scale_by_magnitude(y, *p.pair, p.norms, p.bias);
     return y;
   }
   if (p.pair) check_adapter(p.x, p.weight, *p.pair);
   if (p.fp8) return forward_in_fp8(p, type);
   return kernels(p.x).frozen_linear(p, type);
+}
+
+/// |W'| [out], with a magnitude.
+Tensor norms_of(const Tensor& x, const WeightSite& weight, const Adapter* adapter) {
+  if (!adapter || !adapter->magnitude) return {};
+  const Tensor norms = kernels(x).adapted_squares(weight, *adapter);
+  if (adapter->whole_rows) adapter->whole_rows->sum_of_all(norms);
+  if (!norms.is_cpu()) return norms.sqrt_();
+  for (int64_t i = 0; i < norms.numel(); ++i) out_data(norms)[i] = std::sqrt(out_data(norms)[i]);
+  return norms;
 }
 
 /// The gradient of x, undefined unless wanted, and those of the factors.
@@ -242,12 +255,11 @@ struct FrozenLinear : Function<FrozenLinear> {
     const bool fp8 = multiplies_in_fp8(x, adapter, static_cast<at::ScalarType>(type));
     ctx->saved_data["fp8"] = fp8;
     ctx->saved_data["type of x"] = static_cast<int64_t>(x.scalar_type());
-    Tensor norms;
+    const Tensor norms = norms_of(x, *site_of(weight), adapter);
     if (adapter) {
       auto holder = c10::make_intrusive<AdapterHolder>();
       holder->adapter = *adapter;
       ctx->saved_data["adapter"] = c10::IValue::make_capsule(std::move(holder));
-      if (adapter->magnitude) norms = kernels(x).adapted_norms(*site_of(weight), *adapter);
     }
     const Tensor y = known ? known->detach()
                            : run_forward({x, *site_of(weight), site_of(bias), adapter, gelu, norms, fp8},
@@ -273,8 +285,9 @@ struct FrozenLinear : Function<FrozenLinear> {
                  norms = saved.size() > 2 ? saved[2] : Tensor(), dy = grads[0].contiguous();
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
     if (wanted != InputGradient::none) session().products.results += flops_of(dy.size(0), weight);
-    if (pair && pair->kind != Adapter::Kind::low_rank)
-      return {backward_of_change({x, weight, bias, pair, gelu, {}, fp8}, dy, wanted != InputGradient::none, type),
+    if (pair && pair->kind != Adapter::Kind::low_rank) {
+      const Tensor du = norms.defined() ? magnitude_gradients(dy, y, *pair, norms, bias) : dy;
+      return {backward_of_change({x, weight, bias, pair, gelu, {}, fp8}, du, wanted != InputGradient::none, type),
               {},
               {},
               {},
@@ -282,6 +295,7 @@ struct FrozenLinear : Function<FrozenLinear> {
               {},
               {},
               {}};
+    }
     if (fp8) {
       const FrozenLinearParts parts = {x, weight, bias, pair, gelu, {}, fp8};
       const Tensor dz = backward_in_fp8(parts, dy, wanted != InputGradient::none, type);
@@ -311,10 +325,8 @@ Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, cons
     return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu, static_cast<int64_t>(type),
                                known);
   if (known) return *known;
-  const bool dora = adapter && adapter->magnitude;
-  return run_forward({x, weight, bias, adapter, gelu, dora ? kernels(x).adapted_norms(weight, *adapter) : Tensor(),
-                      multiplies_in_fp8(x, adapter, type)},
-                     type);
+  return run_forward(
+      {x, weight, bias, adapter, gelu, norms_of(x, weight, adapter), multiplies_in_fp8(x, adapter, type)}, type);
 }
 
 }  // namespace tessera::ops

@@ -10,7 +10,7 @@
 #define TESSERA_EACH_KERNEL(each) \
   each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(gelu_linear_gradients) each(bias_gradient) \
   each(fp8_lines) each(fp8_product) each(fp8_product_into) each(frozen_matrix) \
-  each(frozen_linear) each(frozen_linear_backward) each(adapted_norms) each(layer_norm) \
+  each(frozen_linear) each(frozen_linear_backward) each(adapted_squares) each(layer_norm) \
   each(layer_norm_backward) each(row_squares) each(rms_norm) \
   each(rms_norm_dots) each(rms_norm_backward) each(sum) each(sum_backward) each(sum_of_halves) \
   each(gated_residual) each(gated_residual_backward) each(gelu_tanh) \

@@ -157,8 +157,8 @@ struct Kernels {
   /// there is a magnitude.
   Tensor (*frozen_linear_backward)(const FrozenLinearParts& parts, const Tensor& dy, const Tensor& y,
                                    InputGradient wanted, at::ScalarType type);
-  /// The lengths of the rows of W + s B A [out], for DoRA.
-  Tensor (*adapted_norms)(const WeightSite& weight, const Adapter& adapter);
+  /// The squared lengths of the rows of W + s B A [out], for DoRA; of the columns that are here.
+  Tensor (*adapted_squares)(const WeightSite& weight, const Adapter& adapter);
 
   // Norms. Weights and tables of any form. Statistics are fp32: (mean, rstd) [T, 2] of a LayerNorm, rstd [T] of an RMSNorm; read if defined, else
   // computed and returned.

@@ -10,6 +10,8 @@
 
 namespace tessera::ops {
 
+struct SharedWidth;  // ops.h
+
 struct WeightSite {
   at::Tensor value;     ///< view of the unit's slot; the store re-points it at every gather; undefined when released
   at::Tensor grad;      ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
@@ -18,8 +20,9 @@ struct WeightSite {
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value in blocks of 8-bit codes (ops/frozen.h)
 };
 
-// The adapter of a frozen linear: a low-rank pair B A (LoRA), with a magnitude for DoRA (frozen.h); or two matrices that make
-// the change D of the weight: s P o Q (LoHa, element by element) or s P x Q (LoKr, Kronecker: block (i, j) is P[i, j] Q).
+// The adapter of a frozen linear: a low-rank pair B A (LoRA); or two matrices that make the change D of the weight:
+// s P o Q (LoHa, element by element) or s P x Q (LoKr, Kronecker: block (i, j) is P[i, j] Q). Each with or without a
+// magnitude for DoRA (frozen.h).
 //
 //   Adapter pair{.a = &a, .b = &b, .scale = alpha / rank};
 //   Adapter lokr{.scale = 1, .kind = Adapter::Kind::kronecker, .first = {.whole = &w1}, .second = {.a = &a, .b = &b}};
@@ -30,6 +33,8 @@ struct Adapter {
   WeightSite* a = nullptr;          ///< [r, in]
   WeightSite* b = nullptr;          ///< [out, r]
   WeightSite* magnitude = nullptr;  ///< [out], for DoRA; excludes dropout
+  /// Of a magnitude, where W has some columns of each row: sums over the ranks that have the others; outlives the graph.
+  const SharedWidth* whole_rows = nullptr;
   double scale = 1;
   Dropout dropout = {};   ///< on the adapter's input
   Dropout left_out = {};  ///< of a pair's rows between A and B: ranks, or all of them; of other kinds rows of the input
@@ -55,6 +60,16 @@ void add_change(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter
 /// of gelu_tanh(z) if `gelu`.
 void add_change_gradients(const at::Tensor& dz, const at::Tensor& dy, const at::Tensor& z, const Adapter& adapter,
                           bool gelu);
+
+/// rows [n, in] of a weight, those from `first` on, become rows of W + D. fp32, contiguous.
+void add_change_to(const at::Tensor& rows, const Adapter& adapter, int64_t first);
+
+/// With a magnitude m, where |W'| [out] are the lengths of the rows of W + D: y [T, out] becomes m / |W'| y + bias.
+void scale_by_magnitude(const at::Tensor& y, const Adapter& adapter, const at::Tensor& norms, const WeightSite* bias);
+
+/// Its gradients, with y as it became: adds that of the magnitude, returns that of what was scaled.
+at::Tensor magnitude_gradients(const at::Tensor& dy, const at::Tensor& y, const Adapter& adapter,
+                               const at::Tensor& norms, const WeightSite* bias);
 
 /// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/parallel/tensor.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
 /// Each thread sums some columns, so the order of summation is fixed.

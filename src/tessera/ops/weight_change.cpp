@@ -188,7 +188,8 @@ void check_change(const Adapter& adapter, int64_t out, int64_t in) {
     check_internal(half->whole ? half->whole->value.defined()
                                : half->a && half->b && half->a->value.defined() && half->b->value.defined(),
                    "ops.change", "a factor is missing, or used while it is not gathered");
-  check_internal(!adapter.magnitude, "ops.change", "a magnitude belongs to a low-rank pair");
+  check_internal(!adapter.magnitude || !(adapter.dropout.active() || adapter.left_out.active()), "ops.change",
+                 "a magnitude excludes dropout");
   const auto p = sizes(adapter.first), q = sizes(adapter.second);
   const bool fits = adapter.kind == Adapter::Kind::kronecker ? p[0] * q[0] == out && p[1] * q[1] == in
                                                              : p == q && p[0] == out && p[1] == in;
@@ -252,6 +253,57 @@ void add_change_gradients(const Tensor& dz, const Tensor& dy, const Tensor& z, c
   if (!kronecker) return;
   add_matrix_gradient(adapter.first, dp, 0);
   add_matrix_gradient(adapter.second, dq, 0);
+}
+
+void add_change_to(const Tensor& rows, const Adapter& adapter, int64_t first) {
+  if (adapter.kind == Adapter::Kind::elementwise)
+    return each_rows(rows.size(0), [&](int64_t at, int64_t some) {
+      rows.narrow(0, at, some).add_(product_rows(adapter, first + at, some).change);
+    });
+  const Tensor p = matrix(adapter.first), q = matrix(adapter.second);
+  const int64_t k = q.size(0), end = first + rows.size(0);
+  for (int64_t row = first; row < end;) {  // those of one row of P
+    const int64_t of_p = row / k, of_q = row % k, count = std::min(k - of_q, end - row);
+    rows.narrow(0, row - first, count)
+        .view({count, p.size(1), q.size(1)})
+        .addcmul_(p[of_p].view({1, p.size(1), 1}), q.narrow(0, of_q, count).unsqueeze(1), adapter.scale);
+    row += count;
+  }
+}
+
+namespace {
+
+Tensor gain_of(const Adapter& adapter, const Tensor& norms) {
+  return as_floats(adapter.magnitude->value) / norms.clamp_min(1e-30);
+}
+
+}  // namespace
+
+void scale_by_magnitude(const Tensor& y, const Adapter& adapter, const Tensor& norms, const WeightSite* bias) {
+  const Tensor gain = gain_of(adapter, norms), shift = bias ? as_floats(bias->value) : Tensor();
+  const Rows results(y, false);
+  each_rows(y.size(0), [&](int64_t first, int64_t count) {
+    const Tensor rows = results.read(first, count);
+    rows.mul_(gain);
+    if (shift.defined()) rows.add_(shift);
+    results.write(rows, first);
+  });
+}
+
+Tensor magnitude_gradients(const Tensor& dy, const Tensor& y, const Adapter& adapter, const Tensor& norms,
+                           const WeightSite* bias) {
+  const Tensor gain = gain_of(adapter, norms), shift = bias ? as_floats(bias->value) : Tensor(),
+               m = as_floats(adapter.magnitude->value), grad = accumulating(*adapter.magnitude),
+               sums = at::zeros_like(norms), du = at::empty_like(dy);
+  const Rows ups(dy, true), results(y, true);
+  each_rows(dy.size(0), [&](int64_t first, int64_t count) {
+    const Tensor up = ups.read(first, count), result = results.read(first, count);
+    if (shift.defined()) result.sub_(shift);
+    kernels(up).bias_gradient(sums, result.mul_(up), /*add=*/true);  // of dy (y - b)
+    du.narrow(0, first, count).copy_(up.mul_(gain));
+  });
+  if (grad.defined()) grad.add_(sums.div_(m).masked_fill_(m.eq(at::zeros_like(m)), 0));
+  return du;
 }
 
 }  // namespace tessera::ops

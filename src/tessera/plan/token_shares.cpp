@@ -61,6 +61,8 @@ int64_t Traffic::bytes(int64_t tokens, const Mesh& mesh, int rank, int64_t sampl
         return own - in(token_share(tokens, mesh, rank));
       case Rows::context:
         return samples;
+      case Rows::adapter:
+        return int64_t{1};
       case Rows::block:
         return of_block(block) * (cp - 1);
       case Rows::reach:

@@ -52,6 +52,7 @@ enum class Rows {
   block,      ///< tokens of this rank's block, sent to the other ranks of cp
   reach,      ///< halo: tokens of this rank that convolutions on other ranks read
   reached,    ///< halo gradients: tokens of other ranks that convolutions on this rank read
+  adapter,    ///< one row, of no token: what a linear's adapter sends
 };
 
 /// How far an instruction is: FLOPs of the matrix products of linears that it has run.

@@ -1,13 +1,9 @@
 #include "tessera/planning/mesh_checks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
-#include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/lora_settings.h"
-#include "tessera/families/registry.h"
 #include "tessera/net/adapters.h"
 
 namespace tessera::planning {
@@ -33,30 +29,6 @@ int64_t cut_widths(const net::Denoiser& model) {
       if (param.split != plan::Split::none)
         divisor = std::gcd(divisor, param.shape[param.split == plan::Split::column_parallel ? 0 : 1]);
   return std::max<int64_t>(divisor, 1);
-}
-
-/// DoRA divides by the norms of the rows of W + s B A, but under row parallelism a rank has only a part of each row.
-void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
-  if (mesh[Axis::tp] == 1) return;
-  std::string first;
-  std::set<std::string> targets;
-  for (const auto& unit : model.units()) {
-    const auto& params = unit->spec().params;
-    for (const plan::ParamSpec& param : params) {
-      if (!param.name.ends_with(net::kLoraMagnitude)) continue;
-      const std::string module = param.name.substr(0, param.name.size() - std::strlen(net::kLoraMagnitude));
-      const auto weight = std::ranges::find(params, module + ".weight", &plan::ParamSpec::name);
-      if (weight == params.end() || weight->split != plan::Split::row_parallel) continue;
-      if (first.empty()) first = module;
-      targets.insert(checkpoint::target_of(module));
-    }
-  }
-  if (first.empty()) return;
-  throw UserError(Exit::usage, "mesh",
-                  "tp = " + std::to_string(mesh[Axis::tp]) + " cuts the rows of " + first +
-                      ", and DoRA (lora.dora) needs the length of each whole row",
-                  "use sp or cp in place of tp, or lora.targets without the linears that are cut so (" +
-                      families::listed({targets.begin(), targets.end()}, "and") + ")");
 }
 
 /// The matrices of a LoKr are cut where whole rows or columns of its blocks are a rank's.
@@ -87,7 +59,6 @@ plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<in
 }
 
 void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
-  check_magnitudes(mesh, model);
   check_factors(mesh, model);
   if (const auto conflict = plan::conflict(mesh, layout_bounds(model, latent)))
     throw UserError(Exit::usage, "mesh", conflict->found, conflict->hint);

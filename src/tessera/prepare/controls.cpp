@@ -49,8 +49,7 @@ Controls controls_of(const data::Item& item) {
 }
 
 std::vector<Controls> prompt_controls(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
-                                      const std::function<std::vector<data::Item>()>& clips,
-                                      const net::Conditions& wanted) {
+                                      const std::function<data::Items()>& clips, const net::Conditions& wanted) {
   const Asked all[] = {
       {"sample.control", sample.controls, wanted.control_dim > 0, "control_video"},
       {"sample.reference", sample.references, wanted.reference_dim > 0 || wanted.references > 0, "reference_image"},
@@ -59,7 +58,7 @@ std::vector<Controls> prompt_controls(const recipe::Recipe::Sample& sample, cons
     if (!one.files.empty() && !one.taken)
       throw UserError(Exit::usage, one.key, "the model has no such input", std::string("leave ") + one.key + " out");
   std::vector<Controls> result(prompts.size());
-  std::vector<data::Item> items;
+  data::Items items;
   const auto own = [&](const Asked& one, const std::string& prompt) {
     if (items.empty()) items = clips();
     for (const data::Item& item : items)

@@ -31,8 +31,7 @@ Controls controls_of(const data::Item& item);
 /// Of each prompt: the files of sample.control, sample.reference and sample.camera, repeated if there are fewer ("clip":
 /// of the row of the prompt). Throws UserError (usage) for a model without such an input and a row without such a file.
 std::vector<Controls> prompt_controls(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
-                                      const std::function<std::vector<data::Item>()>& clips,
-                                      const net::Conditions& wanted);
+                                      const std::function<data::Items()>& clips, const net::Conditions& wanted);
 
 /// "control" [C, f, h, w] where there is one; "reference" [C, 1, h, w], zeros where there is none; "camera" [frames, 16]
 /// where one is known. Only what the model takes. Throws UserError (input) naming the file.

@@ -25,7 +25,7 @@ std::string digest(size_t count, const Of& path, const Of& of) {
 
 }  // namespace
 
-std::string digest_of_rows(const std::vector<data::Item>& items) {
+std::string digest_of_rows(const data::Items& items) {
   const auto path = [&](size_t i) { return items[i].path.string(); };
   return std::to_string(items.size()) + " rows\n" + digest(items.size(), path, [&](size_t i) {
            std::string text = path(i) + '\n';
@@ -34,7 +34,7 @@ std::string digest_of_rows(const std::vector<data::Item>& items) {
          });
 }
 
-std::string digest_of_clips(const data::ClipPlan& plan, const std::vector<data::Item>& items, const Of& more) {
+std::string digest_of_clips(const data::ClipPlan& plan, const data::Items& items, const Of& more) {
   const auto path = [&](size_t c) { return items[static_cast<size_t>(plan.clips[c].item)].path.string(); };
   return std::to_string(plan.clips.size()) + " clips\n" + digest(plan.clips.size(), path, [&](size_t c) {
            return path(c) + '\n' + plan.preprocessing(plan.clips[c]) + '\n' + more(c);

@@ -66,10 +66,10 @@ using data::CachedText;  // the same in host memory
 
 /// The rows of a data set, before anything is made from them: their number, then a line for every 64, the first and last
 /// path and a hash of all that is said of them.
-std::string digest_of_rows(const std::vector<data::Item>& items);
+std::string digest_of_rows(const data::Items& items);
 
 /// Likewise the clips of a plan; `more(c)` is what else is said of clip c.
-std::string digest_of_clips(const data::ClipPlan& plan, const std::vector<data::Item>& items,
+std::string digest_of_clips(const data::ClipPlan& plan, const data::Items& items,
                             const std::function<std::string(size_t)>& more);
 
 // Conditions of VideoX-Fun's models from pixels: a clip of which a part is given, by a mask; a picture as the first frame

@@ -148,8 +148,7 @@ std::string captions_text(const std::vector<std::string>& captions) {
 
 }  // namespace
 
-void look_into_files(const recipe::Recipe::Data& data, const std::vector<data::Item>& items,
-                     const FilesBeside& beside) {
+void look_into_files(const recipe::Recipe::Data& data, const data::Items& items, const FilesBeside& beside) {
   std::vector<fs::path> paths, videos;
   for (const data::Item& item : items) {
     paths.push_back(item.path);

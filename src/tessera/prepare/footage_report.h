@@ -24,7 +24,7 @@ using FilesBeside = std::function<std::vector<std::pair<std::string, data::Path>
 
 /// Into those that are not known yet, and through those that are cut at scenes or bars; says how long it took to count
 /// frames of files that have no index of them.
-void look_into_files(const recipe::Recipe::Data& data, const std::vector<data::Item>& items, const FilesBeside& beside);
+void look_into_files(const recipe::Recipe::Data& data, const data::Items& items, const FilesBeside& beside);
 
 /// A clip of the cache: its entry's hash, and where it comes from.
 struct SeenClip {

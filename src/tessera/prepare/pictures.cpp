@@ -48,7 +48,7 @@ void read_covering(const data::Path& path, const data::ClipSpec& spec, Pictures&
 }
 
 /// The item whose caption the prompt is, else the first.
-const data::Item& item_of(const std::vector<data::Item>& items, const std::string& prompt) {
+data::Item item_of(const data::Items& items, const std::string& prompt) {
   for (const data::Item& item : items)
     if (item.caption() == prompt) return item;
   return items.front();
@@ -56,10 +56,10 @@ const data::Item& item_of(const std::vector<data::Item>& items, const std::strin
 
 /// The video of each prompt; its own clip where none is named.
 std::vector<Pictures> prompt_videos(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                    const std::function<std::vector<data::Item>()>& clips) {
+                                    const std::function<data::Items()>& clips) {
   const auto& videos = recipe.sample.videos;
   std::vector<Pictures> result(prompts.size());
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::string video = videos.empty() ? kOwnClip : videos[p % videos.size()];
     if (video == kOwnClip) {
@@ -302,10 +302,9 @@ namespace {
 
 /// What each prompt follows: files of the recipe, or of the prompt's own row.
 std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                    const std::function<std::vector<data::Item>()>& clips,
-                                    const net::Conditions& wanted) {
+                                    const std::function<data::Items()>& clips, const net::Conditions& wanted) {
   std::vector<Pictures> result(prompts.size());
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     // `needed`: of the prompt's own row, where the recipe does not say it
     const auto named = [&](const std::string& key, const std::vector<std::string>& files,
@@ -343,8 +342,7 @@ std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vec
 }  // namespace
 
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                      const std::function<std::vector<data::Item>()>& clips,
-                                      const net::Conditions& model) {
+                                      const std::function<data::Items()>& clips, const net::Conditions& model) {
   if (!recipe.sample.faces.empty() && model.face_size == 0)
     throw UserError(Exit::usage, "sample.face", "the model follows no faces", "leave sample.face out");
   for (const auto& [key, files] : {std::pair("sample.guide", &recipe.sample.guides),
@@ -372,7 +370,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   std::vector<Pictures> result(prompts.size());
   if (firsts.empty() && !wanted.takes_images() && !wanted.always_clean) return result;
   const data::ClipSpec spec = sampled_clip(recipe.data);
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     if (wanted.control_dim > 0 && firsts.empty()) continue;  // it begins with nothing
     const bool no_first = given.pictures && !given.head;

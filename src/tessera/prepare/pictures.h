@@ -75,8 +75,7 @@ std::vector<data::RowFile> shown_files(const data::Item& item, const net::Condit
 /// clip is the one with this caption, or the first of `clips`, which is called only for it. Throws UserError (usage) if
 /// an image is needed and there is neither file nor clip.
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                      const std::function<std::vector<data::Item>()>& clips,
-                                      const net::Conditions& wanted);
+                                      const std::function<data::Items()>& clips, const net::Conditions& wanted);
 
 /// The latent [C, f, h, w] of some of a clip's frames, encoded on their own.
 at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, const families::GivenFrames& given);

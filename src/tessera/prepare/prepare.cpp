@@ -1,7 +1,7 @@
 #include "tessera/prepare/prepare.h"
 
+#include <map>
 #include <mutex>
-#include <unordered_map>
 
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
@@ -87,11 +87,16 @@ class Preparation {
   }
 
  private:
-  /// An entry of the cache that the data set needs, and where it is if it is there and right.
+  /// Entries of the cache that the data set needs, each once, and where they are if they are there and right.
   struct Wanted {
-    data::CacheKey key;
-    std::optional<data::CacheEntry> entry;
-    bool of_picture = false;  // a caption
+    data::CacheKeys keys = {};
+    data::CacheEntries entries = {};
+    std::vector<bool> of_pictures = {};  // captions
+
+    size_t size() const { return keys.size(); }
+    void push_back(const data::CacheKey& key, bool of_picture = false) {
+      keys.push_back(key), entries.push_back({}), of_pictures.push_back(of_picture);
+    }
   };
 
   bool drops() const { return options_.null_caption && job::drops_captions(recipe_.diffusion); }
@@ -161,7 +166,7 @@ class Preparation {
   /// Features of every clip's pictures, in memory as captions are. Ranks look at the same picture, so that all have all.
   void look_at_all() {
     if (!conditioner_->looks()) return;
-    for (int64_t c = 0; c < std::ssize(data_.plan_.clips); ++c)
+    for (int64_t c = 0; c < static_cast<int64_t>(data_.plan_.clips.size()); ++c)
       for (int64_t number = 0; number < draws(); ++number)
         if (const at::Tensor seen = conditioner_->look(pictures_of(c, number)); seen.defined())
           data_.seen_[{c, number}] = cached(seen);
@@ -217,9 +222,8 @@ class Preparation {
       };
     rules.beside = [&](const data::Item& item) { return shown_files(item, wanted_); };
     const bool all = last - first == data_.items_.size();
-    const auto begin = data_.items_.begin();
-    const std::vector<data::Item> part(all ? begin : begin + static_cast<ptrdiff_t>(first),
-                                       all ? begin : begin + static_cast<ptrdiff_t>(last));
+    data::Items part;
+    if (!all) part.append(data_.items_, first, last);
     data::ClipPlan plan = data::plan_clips(all ? data_.items_ : part, probes, rules, problems_);
     plan.rules.beside = nullptr;  // which knows this object
     return plan;
@@ -242,7 +246,11 @@ class Preparation {
       }
       first = last;
     }
-    if (sets.size() == 1) data_.plan_ = plans.front();
+    if (sets.size() == 1) {  // of the clips there are not two lists
+      data::Clips clips = std::exchange(plans.front().clips, {});
+      data_.plan_ = plans.front();
+      data_.plan_.clips = std::move(clips);
+    }
     for (size_t s = 0; s < sets.size(); ++s) tell_masks(s, sets.size() > 1 ? sets[s].name : "");
     for (size_t n = told; n < problems_.notes().size(); ++n) log::info("data: " + problems_.notes()[n]);
     if (!problems_.left_out().empty()) log::info("data: " + problems_.left_out_text());
@@ -255,7 +263,7 @@ class Preparation {
     if (online_) return;
     const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
     same_texts_ = encoders.same_texts;
-    std::unordered_map<std::string, int> known_clips;  // repeats share their entries
+    std::map<std::pair<uint64_t, uint64_t>, size_t> known_clips;  // repeats share their entries
     std::map<Words, int> known_texts;
     for (size_t c = 0; c < data_.plan_.clips.size(); ++c) {
       const data::Clip& clip = data_.plan_.clips[c];
@@ -271,19 +279,21 @@ class Preparation {
                          .preprocessing = {},
                          .files = std::move(files),
                          .encoder_before = encoders.same_clips ? encoders.both : ""};
-      Entries& entries = entries_.emplace_back();
+      data_.cache_.of_clips.begin();
       for (int64_t number = 0; number < draws(); ++number) {
         const std::string drawn = draw_text(recipe_.diffusion.draws, number);
         made.preprocessing = data_.plan_.preprocessing(clip) + beside + drawn;
         data::CacheKey key = data::clip_key(made);
-        const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
+        const std::string hash = key.hash();
+        const auto half = [&](size_t from) { return std::stoull(hash.substr(from, 16), nullptr, 16); };
+        const auto [place, fresh] = known_clips.emplace(std::pair(half(0), half(16)), clips_.size());
         if (fresh) {
           made.preprocessing = data_.plan_.preprocessing_before(clip) + beside + drawn;
-          read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
-          clips_.push_back({std::move(key), {}});
-          of_entry_.push_back({static_cast<int64_t>(c), number});
+          if (!clip.reading.empty()) read_otherwise_[clips_.size()] = data::clip_key(made).file(folder_);
+          clips_.push_back(key);
+          of_entry_.push_back({static_cast<uint32_t>(c), static_cast<uint32_t>(number)});
         }
-        entries.clips.push_back(place->second);
+        data_.cache_.of_clips.add(place->second);
       }
       if (recipe_.data.texts) continue;
       for (const auto* texts : {&item.captions, &item.class_captions})
@@ -291,11 +301,10 @@ class Preparation {
           const bool of_picture = is_apart(clip);
           const auto [text, is_new] = known_texts.emplace(Words{caption, of_picture}, static_cast<int>(texts_.size()));
           if (is_new)
-            texts_.push_back({of_picture ? data::text_key(caption, encoders.picture_text)
-                                         : data::text_key(caption, encoders.text, encoders.both),
-                              {},
-                              of_picture});
-          entries.texts.push_back(text->second);
+            texts_.push_back(of_picture ? data::text_key(caption, encoders.picture_text)
+                                        : data::text_key(caption, encoders.text, encoders.both),
+                             of_picture);
+          data_.cache_.of_clips.add(static_cast<size_t>(text->second));
         }
     }
   }
@@ -331,8 +340,7 @@ class Preparation {
     return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
       std::string stamps;
       if (!online_) {
-        for (const auto& source : clips_[static_cast<size_t>(entries_[c].clips.front())].key.sources)
-          stamps += source.stamp + '\n';
+        for (const auto& source : clips_.keys[data_.cache_.of_clips.at(c, 0)].sources) stamps += source.stamp + '\n';
         return stamps;
       }
       // No entry's header tells that a mask or another of the row's files has changed.
@@ -344,43 +352,34 @@ class Preparation {
     });
   }
 
-  std::vector<Wanted*> all_wanted() {
-    std::vector<Wanted*> all;
-    for (Wanted& clip : clips_) all.push_back(&clip);
-    for (Wanted& text : texts_) all.push_back(&text);
-    return all;
-  }
-
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const std::optional<TextPass>& text, Pace& pace) {
-    const std::vector<Wanted*> all = all_wanted();
-    std::vector<data::CacheKey> keys;  // lent to the search: of millions there are not two
-    keys.reserve(all.size());
-    for (Wanted* wanted : all) keys.push_back(std::move(wanted->key));
     const fs::path file = folder_ / "contents.jsonl";
     const auto rows = [&](const std::string& caption) { return same_texts_ ? text->token_count(caption) : -1; };
     if (rank_ == 0 && !options_.trust) {
-      const auto changed = data::CacheSearch(folder_, data::Contents(file), rows).changed(keys);
+      const auto changed = data::CacheSearch(folder_, data::Contents(file), rows).changed(clips_.keys);
       report::CountProgress progress(true, "prepare: changed times, comparing content of", "files",
                                      static_cast<int64_t>(changed.size()));
       data::update_contents(file, changed, [&](int64_t done) { progress.at(done); });
     }
     pace.barrier();
     data::CacheSearch search(folder_, data::Contents(file), rows);
-    if (options_.trust) trust(search, keys, pace);
+    if (options_.trust) trust(search, pace);
     int64_t stale = 0, moved = 0;
     std::string first;
-    std::vector<data::CacheSearch::Found> entries = search.find(keys);
-    for (size_t e = 0; e < all.size(); ++e) {
-      Wanted* wanted = all[e];
-      wanted->key = std::move(keys[e]);
-      data::CacheSearch::Found& found = entries[e];
-      moved += found.moved;
-      if (found.unreadable && options_.verify)
-        log::warn("prepare: " + found.stale + "; it is made again");
-      else if (!found.stale.empty() && stale++ == 0)
-        first = wanted->key.name() + ": " + found.stale;
-      wanted->entry = std::move(found.entry);
+    size_t of_first = clips_.size() + texts_.size();  // texts stand behind clips
+    for (Wanted* wanted : {&clips_, &texts_}) {
+      const size_t before = wanted == &clips_ ? 0 : clips_.size();
+      search.find(wanted->keys, [&](size_t e, data::CacheSearch::Found found) {
+        moved += found.moved;
+        if (found.unreadable && options_.verify) {
+          log::warn("prepare: " + found.stale + "; it is made again");
+        } else if (!found.stale.empty()) {
+          ++stale;
+          if (before + e < of_first) first = wanted->keys[e].name() + ": " + found.stale, of_first = before + e;
+        }
+        wanted->entries.set(e, found.entry);
+      });
     }
     if (moved > 0)
       log::info("prepare: " + std::to_string(moved) +
@@ -390,13 +389,13 @@ class Preparation {
     give_back_replaced();
     RereadClips reread;
     for (size_t c = 0; c < clips_.size(); ++c) {
-      if (clips_[c].entry) continue;
+      if (clips_.entries.has(c)) continue;
       work_.push_back(c);
-      reread.add(clip_of(c).reading, !read_otherwise_[c].empty() && fs::exists(read_otherwise_[c]));
+      reread.add(clip_of(c).reading, read_otherwise_.contains(c) && fs::exists(read_otherwise_.at(c)));
     }
     if (const std::string text = reread.text(); !text.empty()) log::info("prepare: " + text);
     for (size_t t = 0; t < texts_.size(); ++t)
-      if (!texts_[t].entry) missing_texts_.push_back(t);
+      if (!texts_.entries.has(t)) missing_texts_.push_back(t);
     if (stale == 0) return;
     check_input(options_.rebuild, "data.cache",
                 std::to_string(stale) + " of " + std::to_string(clips_.size()) +
@@ -411,16 +410,18 @@ class Preparation {
     for (bool again = true; again;) {
       again = false;
       std::set<fs::path> replaced;
-      for (const Wanted& clip : clips_)
-        if (!clip.entry) replaced.insert(clip.key.file(folder_));
-      for (Wanted& clip : clips_)
-        if (clip.entry && replaced.contains(clip.entry->file)) clip.entry.reset(), again = true;
+      for (size_t c = 0; c < clips_.size(); ++c)
+        if (!clips_.entries.has(c)) replaced.insert(clips_.keys[c].file(folder_));
+      if (replaced.empty()) return;
+      for (size_t c = 0; c < clips_.size(); ++c)
+        if (const auto entry = clips_.entries[c]; entry && replaced.contains(entry->file))
+          clips_.entries.set(c, {}), again = true;
     }
   }
 
   /// Every rank takes the files for what they were, and rank 0 writes it down for the runs to come.
-  void trust(data::CacheSearch& search, const std::vector<data::CacheKey>& keys, Pace& pace) const {
-    const int64_t files = search.trust(keys);
+  void trust(data::CacheSearch& search, Pace& pace) const {
+    const int64_t files = search.trust(clips_.keys) + search.trust(texts_.keys);
     pace.barrier();  // every rank has read what was known
     if (files == 0 || rank_ != 0) return;
     search.contents().write(folder_ / "contents.jsonl");
@@ -431,21 +432,31 @@ class Preparation {
   /// Ranks share the reading, and what they found.
   void find_damaged(Pace& pace) {
     if (!options_.verify || options_.trust) return;
-    const std::vector<Wanted*> all = all_wanted();
-    std::vector<double> mine(all.size());
-    report::CountProgress progress(rank_ == 0, "prepare: checking", "entries", static_cast<int64_t>(all.size()));
-    for (size_t e = static_cast<size_t>(rank_); e < all.size(); e += static_cast<size_t>(mesh_.world())) {
+    const size_t count = clips_.size() + texts_.size();
+    const auto list_of = [&](size_t& e) -> Wanted& {  // e: in it
+      if (e < clips_.size()) return clips_;
+      e -= clips_.size();
+      return texts_;
+    };
+    std::vector<double> mine(count);
+    report::CountProgress progress(rank_ == 0, "prepare: checking", "entries", static_cast<int64_t>(count));
+    for (size_t e = static_cast<size_t>(rank_); e < count; e += static_cast<size_t>(mesh_.world())) {
       progress.at(static_cast<int64_t>(e));
-      if (!all[e]->entry) continue;
-      const auto damage = data::damage(*all[e]->entry);
+      size_t place = e;
+      const Wanted& wanted = list_of(place);
+      const auto entry = wanted.entries[place];
+      if (!entry) continue;
+      const auto damage = data::damage(*entry);
       if (!damage) continue;
       mine[e] = 1;
-      log::warn("prepare: " + all[e]->key.name() + ": " + *damage + "; it is made again");
+      log::warn("prepare: " + wanted.keys[place].name() + ": " + *damage + "; it is made again");
     }
     pace.barrier();  // every rank has read its share
     for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
-      for (size_t e = 0; e < row.size(); ++e)
-        if (row[e] != 0) all[e]->entry.reset();
+      for (size_t e = 0; e < row.size(); ++e) {
+        size_t place = e;
+        if (row[e] != 0) list_of(place).entries.set(place, {});
+      }
   }
 
   /// Logs the disk space that is needed before anything is written, and throws if there is too little, of it or of what the
@@ -470,7 +481,7 @@ class Preparation {
       need += 4 * numbers + 1024;
     }
     for (const size_t t : missing_texts_) {
-      const std::string& caption = texts_[t].key.fields.at("caption");
+      const std::string caption = texts_.keys[t].fields.at("caption");
       const auto quoted = static_cast<int64_t>(data::glyph_text(caption).size());
       need += 4 * (text->token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim +
                    std::min(quoted + 1, wanted_.glyph_rows) * wanted_.glyph_dim) +
@@ -530,8 +541,9 @@ class Preparation {
     int64_t done = 0;
     for (size_t begin = 0; begin < missing_texts_.size(); begin += world) {
       const bool mine = begin + me < missing_texts_.size();
-      const auto& [key, entry, of_picture] = texts_[mine ? missing_texts_[begin + me] : missing_texts_.back()];
-      const CachedText made = cached(text.encode({key.fields.at("caption"), of_picture}));
+      const size_t t = mine ? missing_texts_[begin + me] : missing_texts_.back();
+      const data::CacheKey key = texts_.keys[t];
+      const CachedText made = cached(text.encode({key.fields.at("caption"), texts_.of_pictures[t]}));
       if (!mine) continue;
       data::write_caption(folder_, key, made);
       pace.report(++done);
@@ -539,13 +551,11 @@ class Preparation {
     pace.barrier();
     end_progress();
     pace.report(0);  // clips are counted from none
-    for (const size_t t : missing_texts_) texts_[t].entry = entry_of(texts_[t].key);
+    for (const size_t t : missing_texts_) texts_.entries.set(t, entry_of(texts_.keys[t]));
   }
 
   /// The first clip that has the entry.
-  const data::Clip& clip_of(size_t entry) const {
-    return data_.plan_.clips[static_cast<size_t>(of_entry_[entry].clip)];
-  }
+  data::Clip clip_of(size_t entry) const { return data_.plan_.clips[static_cast<size_t>(of_entry_[entry].clip)]; }
 
   /// Each rank its share of the clips.
   void encode_clips(Pace& pace) {
@@ -571,7 +581,7 @@ class Preparation {
 
   void tell_footage() {
     std::vector<std::string> entries, captions;
-    for (const Wanted& clip : clips_) entries.push_back(clip.entry ? clip.key.hash() : "");
+    for (size_t c = 0; c < clips_.size(); ++c) entries.push_back(clips_.entries.has(c) ? clips_.keys[c].hash() : "");
     for (const data::Item& item : data_.items_) captions.push_back(item.caption());
     report_.finish(entries, captions, /*quiet=*/!options_.verify);
   }
@@ -602,7 +612,7 @@ class Preparation {
       return;
     }
     const data::Frames frames = data::decode_clip(item.path, spec);
-    const data::CacheKey& key = clips_[entry].key;
+    const data::CacheKey key = clips_.keys[entry];
     report_.add({.entry = key.hash(),
                  .source = item.path.string(),
                  .start = clip_of(entry).start,
@@ -637,7 +647,7 @@ class Preparation {
       failures.add(w, found.list().front().what);
       return;
     }
-    data::write_clip(folder_, clips_[work_[w]].key, made, contents_);
+    data::write_clip(folder_, clips_.keys[work_[w]], made, contents_);
   }
 
   /// Clips whose pixels could not be made go, with all that share them.
@@ -646,30 +656,25 @@ class Preparation {
       if (failures.failed(w))
         problems_.add(data_.items_[static_cast<size_t>(clip_of(work_[w]).item)].where, failures.text(w));
       else
-        clips_[work_[w]].entry = entry_of(clips_[work_[w]].key);
+        clips_.entries.set(work_[w], entry_of(clips_.keys[work_[w]]));
     }
     std::vector<char> failed(data_.plan_.clips.size(), 0);
     for (size_t c = 0; c < failed.size(); ++c)
-      failed[c] =
-          std::ranges::any_of(entries_[c].clips, [&](int clip) { return !clips_[static_cast<size_t>(clip)].entry; });
+      for (size_t number = 0; number < static_cast<size_t>(draws()); ++number)
+        if (!clips_.entries.has(data_.cache_.of_clips.at(c, number))) failed[c] = 1;
     keep(failed);
     judge(data_.samples_.empty());
   }
 
   /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
   void take_entries() {
-    for (auto [all, entries] : {std::pair(&clips_, &data_.clip_entries_), std::pair(&texts_, &data_.text_entries_)}) {
-      entries->reserve(all->size());
-      for (Wanted& wanted : *all) {
-        entries->push_back(wanted.entry ? std::move(*wanted.entry) : data::CacheEntry{});
-        wanted = {};
-      }
-    }
+    data_.cache_.clips = std::exchange(clips_, {}).entries;
+    data_.cache_.texts = std::exchange(texts_, {}).entries;
   }
 
   void keep(const std::vector<char>& failed) {
     for (size_t c = 0; c < data_.plan_.clips.size(); ++c)
-      if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? Entries() : entries_[c]});
+      if (!failed[c]) data_.samples_.push_back(static_cast<uint32_t>(c));
   }
 
   /// Throws if no row is left, or more were left out than the user allows; rank 0 lists them.
@@ -732,8 +737,7 @@ class Preparation {
   void finish() {
     share_out();
     if (!problems_.empty() && rank_ == 0) log::warn("left out: " + problems_.text());
-    for (const auto& sample : data_.samples_)
-      data_.buckets_.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
+    for (const uint32_t clip : data_.samples_) data_.buckets_.push_back(data_.plan_.clips[clip].bucket);
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
     data_.online_ = online_;
     data_.job_ = &job_;
@@ -759,17 +763,16 @@ class Preparation {
   const fs::path folder_;
   data::Problems problems_;
   PreparedData data_;
-  std::vector<std::string> captions_;     // of the data set, each once
-  std::vector<Wanted> clips_, texts_;     // entries of the cache, each once
-  std::vector<fs::path> read_otherwise_;  // of each of clips_, its entry of a version that read its files otherwise
+  std::vector<std::string> captions_;  // of the data set, each once
+  Wanted clips_, texts_;
+  std::map<size_t, fs::path>
+      read_otherwise_;  // of some of clips_, the entry of a version that read its files otherwise
   FootageReport report_{folder_, rank_};
   struct FirstUse {
-    int64_t clip = 0, draw = 0;
+    uint32_t clip = 0, draw = 0;
   };
   std::vector<FirstUse> of_entry_;  // of each entry of a clip, the first clip that has it, and which of its draws it is
-  using Entries = PreparedData::Entries;
-  std::vector<Entries> entries_;  // of each clip
-  bool same_texts_ = false;       // EncoderHashes::same_texts
+  bool same_texts_ = false;         // EncoderHashes::same_texts
   data::Contents contents_;
   std::vector<size_t> work_, missing_texts_;  // in clips_ and texts_, what is to be encoded
   std::optional<Conditioner> conditioner_;

@@ -108,30 +108,36 @@ class PreparedData {
  private:
   friend class Preparation;
   std::map<std::string, at::Tensor> online_extras(int64_t index, int64_t epoch) const;
-  const data::CacheEntry& clip_entry(int64_t index, int64_t epoch = 0) const;
+  data::CacheEntry clip_entry(int64_t index, int64_t epoch = 0) const;
   int64_t draw_number(int64_t index, int64_t epoch) const;
   void encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const;
   size_t caption(int64_t index, int64_t epoch) const;
   data::CachedText text(int64_t index, size_t caption, bool of_class = false) const;
   Words words(int64_t index, size_t caption, bool of_class = false) const;
-  struct Entries {           // of a clip, in clip_entries_ and text_entries_
-    std::vector<int> clips;  // one a draw of its conditions
-    std::vector<int> texts;  // one a caption, then one a class caption
+  /// Of each clip its entries: in cache_.clips one for each draw of its conditions, then in cache_.texts one for each caption
+  /// and one for each class caption.
+  class Entries {
+   public:
+    void begin() { begins_.push_back(static_cast<uint32_t>(numbers_.size())); }
+    void add(size_t number) { numbers_.push_back(static_cast<uint32_t>(number)); }
+    size_t at(size_t clip, size_t entry) const { return numbers_.at(begins_.at(clip) + entry); }
+
+   private:
+    std::vector<uint32_t> begins_, numbers_;
   };
-  struct Sample {
-    int64_t clip = 0;  // in plan_.clips
-    Entries entries = {};
-  };
-  const data::Clip& clip(int64_t index) const { return plan_.clips.at(samples_.at(index).clip); }
-  const data::Item& item(int64_t index) const { return items_.at(clip(index).item); }
+  data::Clip clip(int64_t index) const { return plan_.clips.at(samples_.at(index)); }
+  data::Item item(int64_t index) const { return items_.at(static_cast<size_t>(clip(index).item)); }
 
   uint64_t seed_ = 0;
   std::string digest_;
-  std::vector<data::Item> items_;
+  data::Items items_;
   data::ClipPlan plan_;
-  std::vector<Sample> samples_;
+  std::vector<uint32_t> samples_;  // in plan_.clips
   bool online_ = false, stored_texts_ = false;
-  std::vector<data::CacheEntry> clip_entries_, text_entries_;  // none when online
+  struct {
+    data::CacheEntries clips, texts;
+    Entries of_clips;
+  } cache_;                             // nothing when online
   std::map<Words, CachedText> texts_;   // of captions, when online; no tensors: they are no part of the planned memory
   std::shared_ptr<TextBeside> beside_;  // makes them when they are needed, in place of `texts_`
   struct {
@@ -185,10 +191,10 @@ std::vector<std::string> moving_prompts(const recipe::Recipe::Data& data, const 
 /// The prompts a run samples: sample.prompts with that ending, or the data set's first captions (at most four), which have
 /// their own, when there are none.
 std::vector<std::string> sample_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
-                                        const std::vector<data::Item>& items);
+                                        const data::Items& items);
 /// The readable rows of the data set: those of all of data.path, one after the other. `problems`: where what cannot be read
 /// goes; nobody asks where `prepare` has told it.
-std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems* problems = nullptr);
+data::Items read_items(const recipe::Recipe& recipe, data::Problems* problems = nullptr);
 
 /// Embeddings of prompts and, last, of the negative one, with the recipe's tokenizers (or the one its data set made). All
 /// ranks take part.

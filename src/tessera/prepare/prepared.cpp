@@ -32,20 +32,20 @@ std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int
   return names;
 }
 
-/// Which of its captions the sample has in an epoch.
 /// The entry of one of its draws.
-const data::CacheEntry& PreparedData::clip_entry(int64_t index, int64_t epoch) const {
-  const std::vector<int>& draws = samples_.at(index).entries.clips;
-  return clip_entries_.at(static_cast<size_t>(draws.at(static_cast<size_t>(draw_number(index, epoch)))));
+data::CacheEntry PreparedData::clip_entry(int64_t index, int64_t epoch) const {
+  return cache_.clips.at(cache_.of_clips.at(samples_.at(index), draw_number(index, epoch)));
 }
 
 int64_t PreparedData::draw_number(int64_t index, int64_t epoch) const {
   return draw_of_sample(of_recipe_.draws, seed_, epoch, index);
 }
 
+/// Which of its captions the sample has in an epoch.
 size_t PreparedData::caption(int64_t index, int64_t epoch) const {
-  const auto count = static_cast<int64_t>(item(index).captions.size());
-  const std::vector<double>& weights = item(index).weights;
+  const data::Item item = this->item(index);
+  const auto count = static_cast<int64_t>(item.captions.size());
+  const std::vector<double>& weights = item.weights;
   return static_cast<size_t>(count == 1        ? 0
                              : weights.empty() ? data::draw_caption(seed_, epoch, index, count)
                                                : data::draw_caption(seed_, epoch, index, weights));
@@ -63,21 +63,24 @@ data::CachedText PreparedData::text(int64_t index, size_t caption, bool of_class
     return take_text(clip);
   }
   const size_t entry = of_class ? item(index).captions.size() + caption : caption;
-  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(entry)));
+  if (!online_)
+    return data::read_caption(cache_.texts.at(cache_.of_clips.at(
+        samples_.at(index), static_cast<size_t>(std::max<int64_t>(of_recipe_.draws.count, 1)) + entry)));
   const Words words = this->words(index, caption, of_class);
   return beside_ ? beside_->caption(words) : texts_.at(words);
 }
 
 Words PreparedData::words(int64_t index, size_t caption, bool of_class) const {
-  const data::Item& item = this->item(index);
+  const data::Item item = this->item(index);
   return {(of_class ? item.class_captions : item.captions).at(caption),
           of_recipe_.pictures_apart && plan_.spec(clip(index)).frames == 1};
 }
 
 std::set<data::Path> PreparedData::cache_files() const {
   std::set<data::Path> files;
-  for (const auto& entry : clip_entries_) files.insert(entry.file);
-  for (const auto& entry : text_entries_) files.insert(entry.file);
+  for (const data::CacheEntries* entries : {&cache_.clips, &cache_.texts})
+    for (size_t e = 0; e < entries->size(); ++e)
+      if (const auto entry = (*entries)[e]) files.insert(entry->file);
   return files;
 }
 
@@ -106,7 +109,7 @@ int64_t PreparedData::host_encoder_bytes() const {
 
 at::Tensor PreparedData::latent(int64_t index) const {
   if (!online_) return tensor_of(data::read_clip(clip_entry(index)).latent);
-  const data::Path& path = item(index).path;
+  const data::Path path = item(index).path;
   if (data::is_latent(path)) return tensor_of(stored_latent(path));
   return encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames(index)); });
 }
@@ -147,7 +150,7 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
 
 /// Its latent, and those of the frames that are given: the clip is decoded once.
 void PreparedData::encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const {
-  const data::Path& path = item(index).path;
+  const data::Path path = item(index).path;
   const bool stored = data::is_latent(path);
   const data::Frames frames = stored ? data::Frames{} : this->frames(index);
   sample.latent = stored ? tensor_of(stored_latent(path))
@@ -164,7 +167,7 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index, int
   const data::ClipSpec spec = plan_.spec(clip(index));
   const int64_t number = draw_number(index, epoch);
   const MaybeDraw draw = clip_draw(of_recipe_.draws, item(index), spec, number);
-  const auto seen = seen_.find({samples_.at(index).clip, number});
+  const auto seen = seen_.find({samples_.at(index), number});
   if (listener_) return listener_->extras(item(index), spec);
   if (!wanted.guides.empty()) {
     const net::Guides guides = shown_guides(item(index), spec, wanted, of_recipe_.references, draw);
@@ -211,17 +214,18 @@ namespace {
 
 /// Of the clips of a data set those that are held out, or those that are trained on: each clip is one or the other by its
 /// name and eval.seed alone, whatever else is in the data set, so that a longer one holds out the same.
-std::vector<data::Item> of_share(std::vector<data::Item> items, const recipe::Recipe::Eval& eval) {
+data::Items of_share(data::Items items, const recipe::Recipe::Eval& eval) {
   if (!eval.on() || !eval.paths.empty()) return items;
   const auto is_held_out = [&](const data::Item& item) {
     const RandomKey key(static_cast<uint64_t>(eval.seed), Purpose::order, hash_text(item.path.filename().string()));
     return key.uniform(0) < eval.share;
   };
-  const auto held_out = std::ranges::count_if(items, is_held_out);
-  check_input(held_out > 0 && held_out < std::ssize(items), "eval.share",
+  size_t held_out = 0;
+  for (const data::Item& item : items) held_out += is_held_out(item);
+  check_input(held_out > 0 && held_out < items.size(), "eval.share",
               std::to_string(held_out) + " of " + std::to_string(items.size()) + " clips are held out",
               "hold out a larger or smaller share, change eval.seed, or name the clips by eval.path");
-  std::erase_if(items, [&](const data::Item& item) { return is_held_out(item) != eval.held_out; });
+  items.keep_if([&](const data::Item& item) { return is_held_out(item) == eval.held_out; });
   return items;
 }
 
@@ -229,7 +233,7 @@ std::vector<data::Item> of_share(std::vector<data::Item> items, const recipe::Re
 
 namespace {
 
-std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, data::Problems& problems) {
+data::Items read_set(const recipe::Recipe::Data& set, int repeats, data::Problems& problems) {
   data::DatasetSpec spec{.path = {},
                          .metadata = set.metadata,
                          .repeats = repeats,
@@ -244,13 +248,13 @@ std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, d
     if (!set.paths.empty()) spec.path = set.paths[0];
     return data::read_dataset(spec, problems);
   }
-  std::vector<data::Item> items;
+  data::Items items;
   std::string counts;
   for (const std::string& path : set.paths) {
     spec.path = path;
-    std::vector<data::Item> more = data::read_dataset(spec, problems);
+    const data::Items more = data::read_dataset(spec, problems);
     counts += (counts.empty() ? "" : ", ") + path + " " + std::to_string(more.size());
-    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    items.append(more);
   }
   problems.note("rows of each of data.path: " + counts);
   return items;
@@ -258,21 +262,23 @@ std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, d
 
 }  // namespace
 
-std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems* problems) {
+data::Items read_items(const recipe::Recipe& recipe, data::Problems* problems) {
   data::Problems told_by_prepare(/*strict=*/false);
-  std::vector<data::Item> items;
+  data::Items items;
   const std::vector<recipe::Recipe::DataSet> sets = recipe.data_sets();
   const int repeats = recipe.sets.empty() ? static_cast<int>(recipe.data.repeats) : 1;  // those of sets are an order's
   for (size_t s = 0; s < sets.size(); ++s) {
-    std::vector<data::Item> more = read_set(sets[s].data, repeats, problems ? *problems : told_by_prepare);
-    for (data::Item& item : more) {
-      item.set = static_cast<int>(s);
-      if (recipe.train.preserve != recipe::Recipe::Train::Preserve::of_class || recipe.eval.held_out) continue;
-      for (const std::string& caption : item.captions)
-        item.class_captions.push_back(
-            data::with_class(caption, sets[s].data.captions.trigger, recipe.train.preserve_class));
-    }
-    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    data::Items more = read_set(sets[s].data, repeats, problems ? *problems : told_by_prepare);
+    const bool of_class = recipe.train.preserve == recipe::Recipe::Train::Preserve::of_class && !recipe.eval.held_out;
+    if (s > 0 || of_class)
+      more.edit([&](data::Item& item) {
+        item.set = static_cast<int>(s);
+        for (size_t c = 0; of_class && c < item.captions.size(); ++c)
+          item.class_captions.push_back(
+              data::with_class(item.captions[c], sets[s].data.captions.trigger, recipe.train.preserve_class));
+        return true;
+      });
+    items.append(more);
   }
   return of_share(std::move(items), recipe.eval);
 }
@@ -293,7 +299,7 @@ std::vector<std::string> moving_prompts(const recipe::Recipe::Data& data, const 
 }
 
 std::vector<std::string> sample_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
-                                        const std::vector<data::Item>& items) {
+                                        const data::Items& items) {
   std::vector<std::string> prompts = sample.prompts;
   if (!prompts.empty()) return moving_prompts(data, sample, std::move(prompts));
   for (const auto& item : items)

@@ -27,8 +27,9 @@ double rate_of(const data::Item& item, const data::ClipSpec& spec) {
   return spec.fps > 0 ? spec.fps : data::probe(item.path).fps;
 }
 
-const data::Item& heard_item(const std::vector<data::Item>& items, const std::string& prompt) {
-  const auto found = std::find_if(items.begin(), items.end(), [&](auto& item) { return item.caption() == prompt; });
+data::Item heard_item(const data::Items& items, const std::string& prompt) {
+  const auto found =
+      std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.caption() == prompt; });
   return found == items.end() ? items.front() : *found;
 }
 
@@ -125,7 +126,7 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
 
 std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
                                        const std::vector<std::string>& prompts,
-                                       const std::function<std::vector<data::Item>()>& clips,
+                                       const std::function<data::Items()>& clips,
                                        const net::Conditions& wanted, std::optional<double> wanted_seconds) {
   const std::vector<std::string>& files = sample.sounds;
   if (wanted.audio_dim == 0) {
@@ -138,7 +139,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const r
   const int rate = job::audio_sizes(audio_encoder_of(data, wanted)).sample_rate;
   const double seconds = wanted_seconds.value_or(static_cast<double>(data.frames) / fps + kMargin);
   std::vector<data::Sound> sounds;
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::string file = files.empty() ? kOwnSound : files[p % files.size()];
     if (file != kOwnSound) {
@@ -155,7 +156,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const r
 }
 
 std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
-                                     const std::function<std::vector<data::Item>()>& clips,
+                                     const std::function<data::Items()>& clips,
                                      const net::Conditions& wanted) {
   const std::vector<std::string>& files = sample.poses;
   std::vector<data::Path> poses(prompts.size());
@@ -164,7 +165,7 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const
   if (wanted.pose_dim == 0)
     throw UserError(Exit::usage, "sample.pose", "the model takes no poses",
                     "leave sample.pose out, or sample with a speech-to-video model");
-  std::vector<data::Item> items;
+  data::Items items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     poses[p] = files[p % files.size()];
     if (poses[p] != kOwnSound) continue;

@@ -165,7 +165,7 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
           .same_clips = !rounded_image};
 }
 
-std::vector<std::string> distinct_captions(const std::vector<data::Item>& items) {
+std::vector<std::string> distinct_captions(const data::Items& items) {
   std::vector<std::string> captions;
   std::set<std::string> seen;
   for (const data::Item& item : items)

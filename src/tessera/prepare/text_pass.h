@@ -85,7 +85,7 @@ struct EncoderHashes {
 EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
 
 /// Captions of a data set, each once, in their order.
-std::vector<std::string> distinct_captions(const std::vector<data::Item>& items);
+std::vector<std::string> distinct_captions(const data::Items& items);
 
 /// data.tokenizer; where there is none, the place of the small one that make_tokenizer makes of `captions`: beside the
 /// cached samples, or in the run folder when there is no cache.

@@ -284,10 +284,6 @@ void check_plus(const Recipe& r) {
 void check_adapters(const Recipe& r) {
   if (!r.lora.on) return;
   check_plus(r);
-  if (r.lora.dora && r.lora.kind != "lora")
-    throw UserError(Exit::usage, "recipe",
-                    "lora.dora = true: magnitudes belong to lora.kind = \"lora\", not to \"" + r.lora.kind + "\"",
-                    "leave one of them out");
   if (r.lora.dora && r.plan.fp8)
     throw UserError(
         Exit::usage, "recipe",

@@ -194,7 +194,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (prompts.empty())
     prompts = prepare::sample_prompts(
         recipe.data, recipe.sample,
-        recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
+        recipe.sample.prompts.empty() ? prepare::read_items(recipe) : data::Items{});
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (format_of(options) == data::ClipFormat::png && recipe.data.frames != 1)
     throw UserError(Exit::usage, "sample",
@@ -213,7 +213,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   {
     const net::Conditions wanted = job.model->conditions();
     const bool own_clips = !recipe.data.paths.empty() || !recipe.data.metadata.empty() || !recipe.sets.empty();
-    const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
+    const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : data::Items{}; };
     pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
     const auto poses = prepare::prompt_poses(recipe.sample, prompts, clips, wanted);

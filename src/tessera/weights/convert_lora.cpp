@@ -168,14 +168,14 @@ class Planner {
                       lora_.path().string() + ": " + naming_ + " names have no place for " + source->name,
                       "choose another naming, or merge it into its base: tessera convert BASE OUT --merge LORA");
     TensorInfo info{*name, wanted_dtype(dtype_, source->dtype), source->shape};
-    if (part == LoraPart::magnitude && !module.input_axis && module.low_rank())
+    if (part == LoraPart::magnitude && !module.input_axis && (module.low_rank() || source->shape.size() <= 2))
       info.shape = magnitude_shape(module, source->count());
     plan_.tensors.push_back({std::move(info), source, factor, 0, {}});
   }
   /// Of a linear [out] in peft's files, [out, 1] in ComfyUI's and kohya's; of a convolution [1, out, 1, 1] and
   /// [out, 1, 1, 1].
   checkpoint::Shape magnitude_shape(const LoraModule& module, int64_t count) const {
-    const size_t dims = module.down->shape.size();
+    const size_t dims = module.low_rank() ? module.down->shape.size() : 2;
     checkpoint::Shape shape(dims, 1);
     shape[facts_.settings ? 1 : 0] = count;
     return facts_.settings && dims == 2 ? checkpoint::Shape{count} : shape;

@@ -2,11 +2,13 @@
 #include "tessera/data/files/archive.h"
 
 #include <sys/stat.h>
+
+#include <bit>
 #include <charconv>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
-#include <unordered_map>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/json.h"
@@ -14,6 +16,7 @@
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/inflate.h"
 #include "tessera/data/files/parquet.h"
+#include "tessera/data/files/records.h"
 
 namespace tessera::data {
 
@@ -166,10 +169,63 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Index {
-  std::string stamp;
-  std::shared_ptr<const std::vector<Member>> members;
-  std::unordered_map<std::string_view, size_t> places;  // names are those of `members`
+/// The members of an archive as they stay in memory, some thirty bytes each: a data set may have ten million.
+class Index {
+ public:
+  Index(const Path& archive, std::string stamp, const std::vector<Member>& members) : stamp_(std::move(stamp)) {
+    slots_.resize(std::bit_ceil(members.size() * 3 / 2 + 1));
+    RecordWriter out;
+    for (const Member& member : members) {
+      const size_t begin = out.bytes().size();
+      check_input(begin < ~uint32_t{0}, "data.archive", archive.string() + ": has too many members",
+                  "make several archives of it");
+      out.text(member.name);
+      out.number(static_cast<uint64_t>(member.begin)), out.number(static_cast<uint64_t>(member.bytes));
+      out.number(static_cast<uint64_t>(member.packed + 1));
+      if (member.packed >= 0) out.number(member.crc32);
+      uint32_t& slot = slots_[place_of(member.name, out.bytes().data())];
+      check_input(slot == 0, "data.archive",
+                  archive.string() + ": the name " + checkpoint::shown(member.name) + " is used twice",
+                  "archive each file once, under a name of its own");
+      slot = static_cast<uint32_t>(begin) + 1;
+    }
+    records_ = std::move(out.bytes());
+    records_.shrink_to_fit();
+  }
+
+  const std::string& stamp() const { return stamp_; }
+  std::optional<Member> find(std::string_view name) const {
+    const uint32_t slot = slots_[place_of(name, records_.data())];
+    if (slot == 0) return std::nullopt;
+    RecordReader in(records_.data() + slot - 1);
+    return read(in);
+  }
+  std::vector<Member> members() const {
+    std::vector<Member> all;
+    RecordReader in(records_.data());
+    while (in.at() < records_.data() + records_.size()) all.push_back(read(in));
+    return all;
+  }
+
+ private:
+  static Member read(RecordReader& in) {
+    Member member;
+    member.name = in.text();
+    member.begin = static_cast<int64_t>(in.number()), member.bytes = static_cast<int64_t>(in.number());
+    member.packed = static_cast<int64_t>(in.number()) - 1;
+    if (member.packed >= 0) member.crc32 = static_cast<uint32_t>(in.number());
+    return member;
+  }
+  /// Where the name is in the table, or would be.
+  size_t place_of(std::string_view name, const char* records) const {
+    size_t place = std::hash<std::string_view>()(name) & (slots_.size() - 1);
+    while (slots_[place] != 0 && RecordReader(records + slots_[place] - 1).text() != name)
+      place = (place + 1) & (slots_.size() - 1);
+    return place;
+  }
+
+  std::string stamp_, records_;
+  std::vector<uint32_t> slots_;  // by the hash of a name where its record begins, from 1 on; 0: none
 };
 
 /// Size and time of change, by which an archive that was replaced is known.
@@ -199,17 +255,9 @@ std::shared_ptr<const Index> index_of(const Path& archive) {
   {
     const std::lock_guard<std::mutex> guard(lock);
     const auto found = known.find(archive);
-    if (found != known.end() && found->second->stamp == stamp) return found->second;
+    if (found != known.end() && found->second->stamp() == stamp) return found->second;
   }
-  auto index = std::make_shared<Index>();
-  index->stamp = std::move(stamp);
-  index->members = std::make_shared<const std::vector<Member>>(read_members(archive));
-  for (size_t i = 0; i < index->members->size(); ++i) {
-    const std::string& name = (*index->members)[i].name;
-    check_input(index->places.emplace(name, i).second, "data.archive",
-                archive.string() + ": the name " + checkpoint::shown(name) + " is used twice",
-                "archive each file once, under a name of its own");
-  }
+  auto index = std::make_shared<const Index>(archive, std::move(stamp), read_members(archive));
   const std::lock_guard<std::mutex> guard(lock);
   return known[archive] = std::move(index);
 }
@@ -243,7 +291,7 @@ bool is_archive(const Path& path) {
   return ending == ".tar" || ending == ".zip";
 }
 
-std::shared_ptr<const std::vector<Member>> members_of(const Path& archive) { return index_of(archive)->members; }
+std::vector<Member> members_of(const Path& archive) { return index_of(archive)->members(); }
 
 std::string read_member(const checkpoint::ReadFile& archive, const Member& member) {
   if (member.packed >= 0) return inflated_member(archive, member, kMostInflated);
@@ -255,18 +303,17 @@ std::string read_member(const checkpoint::ReadFile& archive, const Member& membe
 std::optional<InArchive> find_in_archive(const Path& path) {
   const auto parts = split_at_archive(path);
   if (!parts) return std::nullopt;
-  const auto index = index_of(parts->first);
-  const auto found = index->places.find(parts->second);
-  check_input(found != index->places.end(), "data.archive",
+  std::optional<Member> found = index_of(parts->first)->find(parts->second);
+  check_input(found.has_value(), "data.archive",
               parts->first.string() + ": holds no " + checkpoint::shown(parts->second), "fix or remove the row");
-  return InArchive{parts->first, (*index->members)[found->second]};
+  return InArchive{parts->first, std::move(*found)};
 }
 
 bool is_file(const Path& path) {
   std::error_code unseen;
   if (fs::is_regular_file(path, unseen) || find_in_table(path)) return true;
   const auto parts = split_at_archive(path);
-  return parts && index_of(parts->first)->places.contains(parts->second);
+  return parts && index_of(parts->first)->find(parts->second);
 }
 
 std::string read_bytes(const Path& path, int64_t most) {

@@ -1,15 +1,14 @@
 #pragma once
 // Files inside .tar and .zip archives, named as if the archive were a folder: "shards/00000.tar/cat.jpg".
 //
-//   for (const Member& member : *members_of("shards/00000.tar")) ...        // "cat.jpg", where it lies
+//   for (const Member& member : members_of("shards/00000.tar")) ...        // "cat.jpg", where it lies
 //   if (const auto range = find_in_archive("shards/00000.tar/cat.jpg")) ...
 //
 // Nothing is unpacked to disk: a member is a range of its archive's bytes, read there, and where a zip has it deflated it
-// is inflated into memory when it is opened. Archives are read once and remembered; one that has changed since is read
-// again.
+// is inflated into memory when it is opened. Archives are read once and where their members lie is remembered; one that has
+// changed since is read again.
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +39,7 @@ bool is_archive(const Path& path);  ///< by its ending: .tar, .zip
 /// The regular files of an archive in their order; folders and links are left out. Throws UserError (input) naming the
 /// archive for one that is not there, cut short or damaged, for sparse, encrypted and oddly compressed members, and names used
 /// twice.
-std::shared_ptr<const std::vector<Member>> members_of(const Path& archive);
+std::vector<Member> members_of(const Path& archive);
 
 /// The bytes of a member, of at most 1 GiB where it is deflated. Throws UserError (input).
 std::string read_member(const checkpoint::ReadFile& archive, const Member& member);

@@ -172,7 +172,7 @@ void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, Samp
   else
     in[self].copy_(rows);
   at::sum_out(const_cast<Tensor&>(rows), all, 0);
-  const int64_t each = of == plan::Rows::context ? rows.numel() / samples : 1;
+  const int64_t each = of == plan::Rows::own ? 1 : rows.numel() / samples;
   note({"norms", {Axis::tp}, "all_gather", of, each * static_cast<int64_t>(rows.element_size()) * (n - 1), part},
        bytes_to_others(out, self));
 }

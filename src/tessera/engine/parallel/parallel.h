@@ -119,9 +119,9 @@ class Parallel {
   /// Sums [samples, ...] over these ranks, in place and in rank order: the same bits on all.
   void sum_states(const Tensor& states, bool over_tp) const;
   /// Sums [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the tp
-  /// group), or context (the same number of rows for each of the micro-batch's samples).
+  /// group), context (the same number of rows for each of the micro-batch's samples), or adapter (of one sample).
   void sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, SamplePart part = kWholeSample) const;
-  /// For norms over a width whose columns the ranks of tp share; lives as long as this object.
+  /// For norms over a width whose columns the ranks of tp share, of tokens or of a weight's rows; lives as long as this object.
   const ops::SharedWidth& shared_width(int64_t width, plan::Rows rows, int64_t samples,
                                        SamplePart part = kWholeSample) const;
   /// Gathers the rows of all shares on every rank: [share, n] -> [tokens, n].

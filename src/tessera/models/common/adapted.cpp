@@ -139,16 +139,16 @@ class AdapterParams {
   /// Returns whether the scale is 1 whatever alpha is.
   bool add() {
     const int64_t out = linear_.weight->shape[0], in = linear_.weight->shape[1];
-    if (rule_.kind == "lokr") return add_kronecker(out, in);
+    const bool unscaled = rule_.kind == "lokr" && add_kronecker(out, in);
     if (rule_.kind == "loha") {
       const net::ChangeKind& kind = net::kChangeKinds[0];
       add_pair(kind.first, out, in, true), add_pair(kind.second, out, in, true);
-      return false;
+    } else if (rule_.kind == "lora") {
+      add_one(net::kLoraA, {rank_, in}, false, true);
+      add_one(net::kLoraB, {out, rank_}, true, false);
     }
-    add_one(net::kLoraA, {rank_, in}, false, true);
-    add_one(net::kLoraB, {out, rank_}, true, false);
     if (rule_.dora) add_one(net::kLoraMagnitude, {out}, true, false);
-    return false;
+    return unscaled;
   }
 
  private:

@@ -235,12 +235,14 @@ void fp8_product_into(const Tensor& out, const Fp8Lines& a, const Fp8Lines& b, b
   add ? to.add_(y) : to.copy_(y);
 }
 
-Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
+Tensor adapted_squares(const WeightSite& weight, const Adapter& adapter) {
   const Tensor w = whole(weight, at::kFloat);
-  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale)
-      .square()
-      .sum(1)
-      .sqrt();
+  if (adapter.kind != Adapter::Kind::low_rank) {
+    const Tensor changed = w.clone();
+    add_change_to(changed, adapter, 0);
+    return changed.square_().sum(1);
+  }
+  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale).square().sum(1);
 }
 
 }  // namespace tessera::ops::aten

@@ -326,22 +326,31 @@ void lora_gelu_input_gradient(const Tensor& x, const Tensor& dy, const Tensor& w
 
 }  // namespace
 
-Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
-  const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);
-  const auto options = adapter.b->value.options().dtype(at::kFloat);
-  const Tensor norms = at::empty({out}, options), panel = at::empty({std::min(rows, out), in}, options);
-  const Tensor b = at::empty(adapter.b->value.sizes(), options);
-  if (norms.is_meta()) return norms;
-  b.copy_(adapter.b->value);
-  scale_in_place(b, adapter.scale);
+Tensor adapted_squares(const WeightSite& weight, const Adapter& adapter) {
+  const int64_t out = out_dim(weight), in = in_dim(weight), rows = std::min(panel_rows(weight), out);
+  const bool pair = adapter.kind == Adapter::Kind::low_rank;
+  const auto options = weight.value.options().dtype(at::kFloat);
+  const Tensor squares = at::empty({out}, options), panel = at::empty({rows, in}, options);
+  const Tensor b = pair ? at::empty(adapter.b->value.sizes(), options) : Tensor();
+  if (squares.is_meta()) {
+    if (!pair) add_change_to(panel, adapter, 0);
+    return squares;
+  }
+  if (pair) {
+    b.copy_(adapter.b->value);
+    scale_in_place(b, adapter.scale);
+  }
   for (int64_t first = 0; first < out; first += rows) {
     const int64_t n = std::min(rows, out - first);
     const Tensor part = panel.narrow(0, 0, n);
     widen_rows(part, weight, first);
-    gemm(part, b.narrow(0, first, n), adapter.a->value, true);
-    for (int64_t r = 0; r < n; ++r) out_data(norms)[first + r] = std::sqrt(squared_length(data(part) + r * in, in));
+    if (pair)
+      gemm(part, b.narrow(0, first, n), adapter.a->value, true);
+    else
+      add_change_to(part, adapter, first);
+    for (int64_t r = 0; r < n; ++r) out_data(squares)[first + r] = squared_length(data(part) + r * in, in);
   }
-  return norms;
+  return squares;
 }
 
 Tensor frozen_linear(const FrozenLinearParts& p, at::ScalarType type) {

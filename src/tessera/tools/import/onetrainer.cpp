@@ -464,7 +464,7 @@ void trainer_adapters(Translator& t) {
     else
       off(option, "it belongs to LOKR");
   if (const std::string dora = "lokr_weight_decompose"; t.flag(dora) && adapters && lokr)
-    t.refuse(dora, "magnitudes belong to LORA: lora.dora");
+    t.set("lora.dora", "true", {dora});
   else
     off(dora, "it is off");
   if (!adapters) return;
