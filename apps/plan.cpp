@@ -383,9 +383,8 @@ int prompts_of(const recipe::Recipe& recipe) {
               " prompts to sample");
     return kMost;
   }
-  return static_cast<int>(prepare::sample_prompts(recipe.data, recipe.sample,
-                                                  listed ? data::Items{} : prepare::read_items(recipe))
-                              .size());
+  return static_cast<int>(
+      prepare::sample_prompts(recipe.data, recipe.sample, listed ? data::Items{} : prepare::read_items(recipe)).size());
 }
 
 /// What is asked for instead of a plan takes none of the flags that write one.

@@ -126,8 +126,8 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
 
 std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
                                        const std::vector<std::string>& prompts,
-                                       const std::function<data::Items()>& clips,
-                                       const net::Conditions& wanted, std::optional<double> wanted_seconds) {
+                                       const std::function<data::Items()>& clips, const net::Conditions& wanted,
+                                       std::optional<double> wanted_seconds) {
   const std::vector<std::string>& files = sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
@@ -156,8 +156,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const r
 }
 
 std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
-                                     const std::function<data::Items()>& clips,
-                                     const net::Conditions& wanted) {
+                                     const std::function<data::Items()>& clips, const net::Conditions& wanted) {
   const std::vector<std::string>& files = sample.poses;
   std::vector<data::Path> poses(prompts.size());
   const bool guided = std::ranges::find(wanted.guides, "pose") != wanted.guides.end();  // prompt_pictures() has them

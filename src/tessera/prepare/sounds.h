@@ -61,13 +61,12 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
 /// Throws UserError (usage, input).
 std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
                                        const std::vector<std::string>& prompts,
-                                       const std::function<data::Items()>& clips,
-                                       const net::Conditions& wanted, std::optional<double> seconds = {});
+                                       const std::function<data::Items()>& clips, const net::Conditions& wanted,
+                                       std::optional<double> seconds = {});
 
 /// The pose video of each prompt: the files of sample.pose, repeated if there are fewer ("clip": of the prompt's row).
 /// Empty without sample.pose. Throws UserError (usage) for a model without pose input and for a row without poses.
 std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
-                                     const std::function<data::Items()>& clips,
-                                     const net::Conditions& wanted);
+                                     const std::function<data::Items()>& clips, const net::Conditions& wanted);
 
 }  // namespace tessera::prepare

@@ -192,9 +192,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = prepare::moving_prompts(recipe.data, recipe.sample, options.prompts);
   if (prompts.empty())
-    prompts = prepare::sample_prompts(
-        recipe.data, recipe.sample,
-        recipe.sample.prompts.empty() ? prepare::read_items(recipe) : data::Items{});
+    prompts = prepare::sample_prompts(recipe.data, recipe.sample,
+                                      recipe.sample.prompts.empty() ? prepare::read_items(recipe) : data::Items{});
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (format_of(options) == data::ClipFormat::png && recipe.data.frames != 1)
     throw UserError(Exit::usage, "sample",
