@@ -25,7 +25,6 @@
 #include "tessera/plan/scenario/composes.h"
 #include "tessera/planning/frontier.h"
 #include "tessera/planning/plan_advice.h"
-#include "tessera/planning/plan_layouts.h"
 #include "tessera/planning/plan_page.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

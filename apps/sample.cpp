@@ -4,7 +4,7 @@
 #include "commands.h"
 #include "foreign.h"
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/sample/sampling.h"
 

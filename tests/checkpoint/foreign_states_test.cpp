@@ -10,7 +10,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/torch_bytes.h"
 #include "need_goldens.h"
-#include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/training.h"
 
 namespace tessera::checkpoint {
 namespace {

@@ -1,5 +1,5 @@
 // Models in the cache of the Hugging Face hub's clients, which this test lays out as they do.
-#include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/model_folder.h"
 
 #include "folder_test.h"
 

@@ -1,5 +1,5 @@
 // Which checkpoint a run goes on from, and what it leaves behind by going back.
-#include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/training.h"
 
 #include "checkpoint/files.h"
 #include "tessera/checkpoint/manifest.h"

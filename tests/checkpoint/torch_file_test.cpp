@@ -5,7 +5,7 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/torch_bytes.h"
-#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/weight_file.h"
 #include "tessera/checkpoint/weights.h"
 

@@ -2,7 +2,7 @@
 
 #include "checkpoint/files.h"
 #include "tessera/checkpoint/dtype.h"
-#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/torch_zip.h"
 
 namespace tessera::checkpoint {
 

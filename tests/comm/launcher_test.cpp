@@ -11,7 +11,6 @@
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launch/local_ranks.h"
 #include "tessera/comm/launch/machine.h"
-#include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 

@@ -1,7 +1,7 @@
 // HDR as SDR, and one moment of interlaced frames.
 #include "data/media.h"
 #include "tessera/data/clips.h"
-#include "tessera/data/tone_map.h"
+#include "tessera/data/video_decode.h"
 
 namespace tessera::data {
 

@@ -8,7 +8,7 @@
 #include "engine/toy_engine.h"
 #include "plan/toy.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/unit_spec.h"
 
 namespace tessera::engine {

@@ -5,7 +5,6 @@
 #include "fuzz/readers.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/store_server.h"
-#include "tessera/comm/store_wire.h"
 
 namespace tessera::fuzz {
 

@@ -9,7 +9,7 @@
 #include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/weights.h"
 
 namespace tessera::testing {

@@ -1,5 +1,5 @@
 // What of the exchanges inside a unit stands in the open: by hand, and against a lane that is moved in small steps.
-#include "tessera/plan/simulate/exchanges.h"
+#include "tessera/plan/simulate/cost.h"
 
 #include <gtest/gtest.h>
 

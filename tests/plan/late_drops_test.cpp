@@ -6,7 +6,6 @@
 #include "plan/toy.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {

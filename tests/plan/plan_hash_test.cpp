@@ -1,11 +1,10 @@
-#include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "plan/toy.h"
-#include "tessera/plan/plan_file.h"
 #include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {

@@ -12,7 +12,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/search_space.h"
 #include "tessera/plan/simulate/cost.h"
 

@@ -6,7 +6,7 @@
 #include "planning/shipped.h"
 #include "tessera/base/units.h"
 #include "tessera/job/job.h"
-#include "tessera/planning/plan_layouts.h"
+#include "tessera/planning/plan_page.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/planning/rank_share.h"

@@ -13,7 +13,6 @@
 #include "tessera/models/registry.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/plan_advice.h"
-#include "tessera/planning/plan_layouts.h"
 #include "tessera/planning/plan_page.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

@@ -1,5 +1,5 @@
 // run.on_event's command: it gets whole lines in their order, and whatever it does the run neither waits nor ends.
-#include "tessera/report/event_hook.h"
+#include "tessera/report/metrics.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

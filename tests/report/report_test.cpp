@@ -3,7 +3,6 @@
 
 #include "report/run_files.h"
 #include "tessera/data/video.h"
-#include "tessera/report/report.h"
 
 namespace tessera::report {
 namespace {

@@ -8,8 +8,8 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
-#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/torch_file.h"
+#include "tessera/checkpoint/training.h"
 
 namespace tessera::checkpoint {
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::checkpoint {
 
@@ -55,6 +56,26 @@ class ZipWriter {
   const uint64_t zip64_from_;
   int64_t position_ = 0;
   std::vector<Written> written_;
+};
+
+// Writes a dict of tensors as torch.save does; torch.load(PATH, weights_only=True) opens it.
+//
+//   TorchWriter out("model.pth", infos);
+//   for (const TensorInfo& tensor : infos) out.write(data_of(tensor));
+//   out.commit();
+
+/// Beside `path`, flushed and renamed (file.h). Every tensor is contiguous and has a storage of its own.
+class TorchWriter {
+ public:
+  TorchWriter(const Path& path, std::vector<TensorInfo> tensors);
+
+  void write(const void* data);  ///< all bytes of the next tensor, in the order given
+  void commit();
+
+ private:
+  std::vector<TensorInfo> tensors_;
+  size_t next_ = 0;
+  ZipWriter zip_;
 };
 
 }  // namespace tessera::checkpoint

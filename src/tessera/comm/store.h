@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "tessera/comm/patience.h"
-#include "tessera/comm/store_wire.h"
+#include "tessera/comm/store_server.h"
 
 namespace tessera::comm {
 

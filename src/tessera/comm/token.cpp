@@ -13,7 +13,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/network_disk.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/comm/addresses.h"
 #include "tessera/comm/environment.h"
 

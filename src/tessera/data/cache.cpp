@@ -12,7 +12,6 @@
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/checkpoint/network_disk.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/text/text.h"

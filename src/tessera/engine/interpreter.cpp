@@ -7,7 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::engine {
 

@@ -7,9 +7,9 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/toml_text.h"
-#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/model_folder.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/backend.h"
 #include "tessera/families/registry.h"

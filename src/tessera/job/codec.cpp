@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/streams.h"

@@ -4,9 +4,8 @@
 #include <tuple>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/identify.h"

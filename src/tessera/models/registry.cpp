@@ -9,7 +9,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
-#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/common/config_reader.h"

@@ -7,7 +7,7 @@
 
 #include "tessera/comm/rendezvous.h"
 #include "tessera/job/job.h"
-#include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/planning/planning.h"
 
 namespace tessera::planning {

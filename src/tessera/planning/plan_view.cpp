@@ -11,7 +11,7 @@
 #include "tessera/device/staging.h"
 #include "tessera/job/base_report.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/plan/unit_sizes.h"
 #include "tessera/planning/disk_need.h"

@@ -17,7 +17,7 @@
 #include "tessera/job/given_checks.h"
 #include "tessera/net/passes.h"
 #include "tessera/ops/session.h"
-#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan_file.h"
 #include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"

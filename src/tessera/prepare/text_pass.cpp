@@ -10,7 +10,6 @@
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/checkpoint/network_disk.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/text/prompt_ids.h"
 #include "tessera/data/text/text.h"

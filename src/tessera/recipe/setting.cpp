@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/plan/toml_value.h"
 

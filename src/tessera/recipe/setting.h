@@ -97,9 +97,9 @@ void into(Recipe& recipe, const Given& given) {
   read_value(field<Path...>(recipe), given);
 }
 
-/// A path of weights, or a model of the hub, which stands for its place in the cache of this machine where it is there
-/// (checkpoint/hub.h). A folder of a whole model stands for the part that the key wants (checkpoint/model_folder.h). The
-/// recipe's text stays as it was written.
+/// A path of weights, or a model of the hub, which stands for its place in the cache of this machine where it is there. A
+/// folder of a whole model stands for the part that the key wants (checkpoint/model_folder.h has both). The recipe's text
+/// stays as it was written.
 void read_weights_path(std::string& to, const Given& given);
 template <auto... Path>
 void weights_path(Recipe& recipe, const Given& given) {

@@ -1,22 +1,60 @@
 #pragma once
-// metrics.jsonl: what happened, a JSON object a line, written as it happens (contract, section run folder).
+// run.on_event: a command of the user's that gets the events of a run, the lines of metrics.jsonl, on its standard input:
+// for wandb, mlflow, uploads of checkpoints, messages (docs/run-folder.md has examples).
 //
-//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // cuts off lines after step 100: they come again
-//   metrics.step({.step = 101, .loss = 0.3, ...});
-//   metrics.flush();                                               // before a checkpoint of these steps is published
+//   EventHook hook("python3 to_wandb.py", "runs/a");   // started; the run never waits for it
+//   hook.tell("{\"type\":\"step\",...}\n");
+//   if (const std::string text = hook.losses(); !text.empty()) log.fault(step, "on_event", text);
+#include <sys/types.h>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/json.h"
-#include "tessera/report/event_hook.h"
 #include "tessera/report/history.h"
 
 namespace tessera::report {
+
+class EventHook {
+ public:
+  /// Starts `command` by /bin/sh, in a process group of its own, so that Ctrl-C ends the run and the command hears of it;
+  /// its variable TESSERA_RUN is the run's folder. It inherits no open file of this process but stdout and stderr. What
+  /// cannot be started is told and loses all events. Empty: there is no command.
+  EventHook(const std::string& command, const std::filesystem::path& run);
+  /// Closes its input: the command reads to the end, for as long as it likes; nobody waits for it.
+  ~EventHook();
+  EventHook(const EventHook&) = delete;
+  EventHook& operator=(const EventHook&) = delete;
+
+  /// A whole line. Where the command has ended, or has read so little that the pipe is full, it is lost and counted; the
+  /// first time, a warning says so. What the command gets are whole lines.
+  void tell(std::string_view line);
+  /// "run.on_event: 3 of 120 events were lost: ..."; empty: none were.
+  std::string losses() const;
+
+ private:
+  ssize_t push(std::string_view bytes) const;
+  void lose(const std::string& why);
+  void explain(const std::string& why);
+  void close_pipe();
+
+  int pipe_ = -1;  // -1: no command, or none that reads
+  pid_t process_ = -1;
+  std::string rest_;  // of a line of which the pipe took the beginning
+  std::string why_;   // the first event was lost
+  int64_t told_ = 0, lost_ = 0;
+};
+
+// metrics.jsonl: what happened, a JSON object a line, written as it happens (contract, section run folder).
+//
+//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // cuts off lines after step 100: they come again
+//   metrics.step({.step = 101, .loss = 0.3, ...});
+//   metrics.flush();                                               // before a checkpoint of these steps is published
 
 struct RankMetrics {
   int rank = 0;
@@ -127,7 +165,7 @@ struct StepMetrics {
   std::vector<std::pair<std::string, Bin>> by_set = {};  ///< likewise of each of several data sets, by its name
   std::optional<Bin> preserved = {};  ///< likewise of the twins (train.preserve), which no set counts
   std::vector<RankMetrics> ranks;
-  std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_hash.h)
+  std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_file.h)
 
   /// Sets every `mfu`, from `seconds` and the ranks' model_flops.
   void count_mfu(double peak_flops_of_a_rank);

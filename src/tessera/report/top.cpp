@@ -111,7 +111,7 @@ struct PartLook {
   Ink ink;
   char letter;
 };
-constexpr PartLook kParts[] = {{"parameters", Ink::green, 'P'}, {"gradients", Ink::orange, 'G'},
+constexpr PartLook kPartLooks[] = {{"parameters", Ink::green, 'P'}, {"gradients", Ink::orange, 'G'},
                                {"states", Ink::red, 'S'},       {"slots", Ink::olive, 'L'},
                                {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
 // Lanes in the order of a step; others follow by name.
@@ -326,7 +326,7 @@ class Screen {
     text("");
     Line title = line();
     title.add("memory", Ink::strong).add(" at each rank's peak, of " + format_bytes(most) + "   ", Ink::soft);
-    std::vector<PartLook> looks(std::begin(kParts), std::end(kParts));
+    std::vector<PartLook> looks(std::begin(kPartLooks), std::end(kPartLooks));
     looks.push_back({"reserved", Ink::grey, 'r'});
     int wanted = 0;
     for (const PartLook& look : looks) wanted += legend_width(look);
@@ -371,7 +371,7 @@ class Screen {
     std::vector<Line::Piece> pieces;
     const auto share = [&](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(most); };
     const auto parts = named_parts(r.bytes);
-    for (const PartLook& look : kParts)
+    for (const PartLook& look : kPartLooks)
       for (const auto& [name, bytes] : parts)
         if (name == look.name) pieces.push_back({share(bytes), look.ink, look.letter});
     pieces.push_back({share(r.reserved_bytes - r.peak_bytes), Ink::grey, 'r'});

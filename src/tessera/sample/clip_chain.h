@@ -9,7 +9,7 @@
 //   extra = chain.next(made, extra, pictures, rank == 0), share(extra, world);      // of the next clip
 #include <array>
 
-#include "tessera/comm/group.h"
+#include "tessera/comm/comm.h"
 #include "tessera/data/audio.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/conditioner.h"

@@ -7,7 +7,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/foreign_states.h"
-#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/states.h"

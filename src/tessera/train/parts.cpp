@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::train {
 

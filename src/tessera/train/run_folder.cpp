@@ -16,7 +16,6 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
-#include "tessera/checkpoint/network_disk.h"
 #include "tessera/device/failure.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/report/history.h"

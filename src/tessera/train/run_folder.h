@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/recipe/recipe.h"

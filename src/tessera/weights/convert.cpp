@@ -13,7 +13,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/ops/eight_bit.h"
 #include "tessera/torch_headers.h"
 #include "tessera/weights/convert_lora.h"

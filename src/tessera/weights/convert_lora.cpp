@@ -9,7 +9,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"

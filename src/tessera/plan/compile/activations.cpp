@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 

@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 

@@ -2,7 +2,7 @@
 
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 

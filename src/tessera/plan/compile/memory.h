@@ -1,15 +1,55 @@
 #pragma once
-// The memory curve of a schedule: the live bytes at each instruction. Pure arithmetic over measured footprints.
+// Bytes that a unit's forward saves for its backward, by what the plan does with them, and the sites that save them.
 //
-//   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
-//   curve.peak; curve.at;                    // bytes, and the instruction with the highest live bytes
+//   check_sites(spec, plan);
+//   offloaded_bytes(spec, plan, 3);          // of one micro-batch
+//   compressed_bytes(spec, plan, 3).whole;   // of one micro-batch, before quantisation
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tessera/plan/plan.h"
 #include "tessera/plan/schedule.h"
 
 namespace tessera::plan {
+
+/// Throws UserError (usage) if a unit's plan names a site that the unit does not have, with the nearest name.
+void check_sites(const ModelSpec& model, const Plan& plan);
+/// Bytes of a unit's quantised activations in one micro-batch, between its forward and its backward.
+struct Compressed {
+  int64_t whole = 0;                ///< before quantisation; this memory is freed
+  int64_t kept = 0, offloaded = 0;  ///< quantised bytes that stay on the device, and those offloaded
+  int64_t bytes() const { return kept + offloaded; }
+};
+Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit);
+/// Bytes that one micro-batch of the unit offloads between its forward and its backward.
+int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
+/// The sites whose results a recomputed unit keeps or offloads, named as in Footprint::replays; empty for none.
+std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan);
+
+// Collectives inside units, for ranks that share tokens. The compiler declares them in the instruction that runs them;
+// the engine compares what it ran with the same lists.
+//
+//   for (const Traffic& t : traffic_of(spec.units[in.unit], plan.units[in.unit], in.op)) t.purpose, t.axes;
+
+/// Collectives inside a unit's forward, recompute or backward, in their order.
+const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& plan, Op op);
+/// The collective of a forward-only pass's `finish` that broadcasts the last pipeline stage's result.
+Traffic result_traffic(int64_t row_bytes);
+/// The collective of a forward-only pass's `finish`, which joins the tokens of all ranks.
+Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
+
+/// The first unit that has a backward; those before it run forward alone, and keep nothing: no gradient is wanted of their
+/// parameters or inputs. With several stages a rank all units have one.
+int backward_from(const ModelSpec& model, const Plan& plan);
+/// The same where the first unit with a trained parameter is known: `first`, which is `unit`.
+int backward_from(int first, const UnitSpec& unit, const Plan& plan);
+
+// The memory curve of a schedule: the live bytes at each instruction. Pure arithmetic over measured footprints.
+//
+//   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
+//   curve.peak; curve.at;                    // bytes, and the instruction with the highest live bytes
 
 struct MemoryParts {
   int64_t parameters = 0, gradients = 0, states = 0, slots = 0, activations = 0, temporaries = 0;

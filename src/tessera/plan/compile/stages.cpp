@@ -1,7 +1,7 @@
 // The pipeline: a rank visits its own stages in the order of its acts. Messages between stages have one lane for each
 // direction, and one communicator for each pair of neighbours and direction.
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 

@@ -7,7 +7,6 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/compile/run_walk.h"
-#include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/rules/races.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/scenario.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
 

@@ -10,7 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/search/mix.h"
 #include "tessera/plan/search/planner_messages.h"

@@ -1,4 +1,26 @@
 #pragma once
+// What ranks that share tokens exchange inside an instruction, beside its compute: the part that nothing hides.
+//
+//   exposed({{.begun = 0, .awaited = 0.9, .seconds = 0.2}, {.begun = 0.9, .awaited = 0.9, .seconds = 0.2}});   // {0, 0.2}
+#include <memory>
+#include <vector>
+
+#include "tessera/plan/simulate/profile.h"
+#include "tessera/plan/simulate/work.h"
+
+namespace tessera::plan {
+
+/// A message of an instruction, in seconds of its compute.
+struct Exchange {
+  double begun = 0, awaited = 0;  ///< where it is begun, and where the compute waits for it
+  double seconds = 0;             ///< if it runs alone
+};
+
+/// Seconds that the compute waits for each. Those that are awaited later than they are begun run one after another on a lane of
+/// their own, in the order given, which is that in which they are begun and awaited; while the compute waits for any, this lane
+/// goes on. One that is awaited where it is begun is waited for whole.
+std::vector<double> exposed(const std::vector<Exchange>& exchanges);
+
 // The cost model: seconds of each instruction if it runs alone on the machine.
 //
 //   CostModel cost(spec, plan, {.profile = find_profile("h200"), .work = work, .dtype = "bf16"});
@@ -28,12 +50,6 @@
 //              Each adds its wait for the other ranks (Profile::waits)
 //   message    bytes / bandwidth of the link between the two ranks + one hop
 //   copy       bytes / host link, or its share of host memory bandwidth; the disk is shared by the node's ranks
-#include <memory>
-
-#include "tessera/plan/simulate/profile.h"
-#include "tessera/plan/simulate/work.h"
-
-namespace tessera::plan {
 
 /// Seconds of a rank's work for a step that no instruction does: frozen encoders, which prepare the samples of the next
 /// step while this one runs.
