@@ -52,7 +52,8 @@ net::WeightMap lively_weights(const Sana& model) {
     for (const auto& param : unit->spec().params) {
       const at::Tensor value = at::empty(param.shape, at::kFloat);
       model.initialise(param, 5, 0, param.numel(), value.mutable_data_ptr<float>());
-      weights[param.name] = param.name.ends_with("t_conv.weight") ? at::randn(param.shape) * 0.05 : value;
+      const bool silent = param.name.ends_with("t_conv.weight") || param.name == "cfg_embedder.mlp.2.weight";
+      weights[param.name] = silent ? at::randn(param.shape) * 0.05 : value;
     }
   return weights;
 }

@@ -200,7 +200,7 @@ TEST_F(QuotedClips, AreLearntByHeartFromTheirQuotesAndFromTheirFirstFrames) {
   const char* const others[] = {"tp=2", "sp=2", "cp=2", "pp=2 --train.micro_batch 2"};
   MatrixPart part("layouts on which quotes are learnt by heart", 4, 1);
   for (const int drawn : part) lines.push_back(others[drawn]);
-  constexpr int kSteps = 20;
+  constexpr int kSteps = 12;  // at this rate a rounding grows a thousandfold in eighteen: tp=2 from 6e-9 to 7e-6
   for (const char* line : lines) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);

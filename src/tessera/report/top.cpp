@@ -112,8 +112,8 @@ struct PartLook {
   char letter;
 };
 constexpr PartLook kPartLooks[] = {{"parameters", Ink::green, 'P'}, {"gradients", Ink::orange, 'G'},
-                               {"states", Ink::red, 'S'},       {"slots", Ink::olive, 'L'},
-                               {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
+                                   {"states", Ink::red, 'S'},       {"slots", Ink::olive, 'L'},
+                                   {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
 // Lanes in the order of a step; others follow by name.
 const std::vector<std::string> kLanes = {"compute", "gather", "reduce", "control", "h2d", "d2h", "disk"};
 constexpr const char* kGoOn = "; the same command resumes it";

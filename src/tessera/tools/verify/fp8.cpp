@@ -99,8 +99,7 @@ void check_torchao(CaseFile& file, const Tensor& x) {
   file.compare("out.torchao.bits_tensor", cast((x * whole).clamp(-top, top).contiguous(), DType::f8_e4m3), 0.0);
 }
 
-/// Rows of x times rows of w, in 8 bits: exact products, then both scales; and the same as linears have it, from lines of the
-/// device's table (ops/kernels.h).
+/// Rows of x times rows of w, in 8 bits, as linears have them: from lines of the device's table (ops/kernels.h).
 void check_product(CaseFile& file, const Tensor& x, const Tensor& w) {
   const Tensor on_x = x.to(device::here()), on_w = w.to(device::here());
   const ops::Kernels& table = ops::kernels(on_x);
@@ -109,20 +108,11 @@ void check_product(CaseFile& file, const Tensor& x, const Tensor& w) {
   const auto codes = [&](const ops::Fp8Lines& lines) {
     return lines.codes.view(at::kByte).cpu().narrow(1, 0, x.size(1));
   };
-  file.compare("out.row.bits", codes(of_x), 0.0);
   file.compare("out.w.row.bits", codes(of_w), 0.0);
-  file.compare_each("out.row.scale", of_x.scales.cpu().unsqueeze(1), one_ulp);
   file.compare_each("out.w.row.scale", of_w.scales.cpu().unsqueeze(1), one_ulp);
   const Tensor y = at::empty({x.size(0), w.size(0)}, on_x.options());
   table.fp8_product_into(y, of_x, of_w, /*add=*/false);
   file.compare("out.matmul", y.cpu(), [](double largest) { return 1e-5 * largest; });
-  const Quantised a = quantise(x, {x.size(0), x.size(1), 1, x.size(1)});
-  const Quantised b = quantise(w, {w.size(0), w.size(1), 1, w.size(1)});
-  file.compare_each("out.w.row.scale", b.scale, one_ulp);
-  file.compare("out.w.row.bits", b.codes, 0.0);
-  const auto exact = [](const Quantised& q) { return values_of(q.codes, DType::f8_e4m3).to(at::kDouble); };
-  const Tensor product = exact(a).matmul(exact(b).t()) * a.scale * b.scale.t();
-  file.compare("out.matmul", product.to(at::kFloat), [](double largest) { return 1e-5 * largest; });
 }
 
 Tensor check_int8(CaseFile& file, const Tensor& act) {

@@ -341,7 +341,9 @@ class Given final : public net::UnitUpdate {
     return states;
   }
   void update(const net::Slice& slice, const net::StepControl&) const override {
-    std::copy_n(slice.grad, slice.count(), static_cast<float*>(slice.param));
+    const auto lies = at::TensorOptions(at::kFloat).device(slice.on_device ? device::here() : at::Device(at::kCPU));
+    const auto of = [&](void* data) { return at::from_blob(data, {slice.count()}, lies); };
+    ops::copy_bytes(of(slice.param), of(const_cast<float*>(slice.grad)));
   }
 };
 
