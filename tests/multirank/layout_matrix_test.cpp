@@ -346,7 +346,7 @@ TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
     cut.bounds.reset(), cut.loss = kHalfLoss;
     check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
     Training rows = adapters("fp8-rows", {"--lora.base_dtype", "fp8", "--lora.dora", "true"});
-    rows.bounds.reset(), rows.loss = kHalfLoss;
+    rows.bounds.reset(), rows.loss = kEightBitLoss;  // the codes of cut blocks are others: 5.1e-4 at most
     check("layouts that cut the rows of a base in fp8", rows, {"tp=2", "sp=2,tp=2 --plan.recompute all"});
   }
 }
