@@ -7,7 +7,7 @@
 #include "data/scene.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/image.h"
-#include "tessera/data/video_gif.h"
+#include "tessera/data/palette.h"
 
 namespace tessera::data {
 namespace {
