@@ -225,7 +225,8 @@ Tensor norms_of(const Tensor& x, const WeightSite& weight, const Adapter* adapte
   if (!adapter || !adapter->magnitude) return {};
   const Tensor norms = kernels(x).adapted_squares(weight, *adapter);
   if (adapter->whole_rows) adapter->whole_rows->sum_of_all(norms);
-  if (!norms.is_cpu()) return norms.sqrt_();
+  if (!norms.is_cpu())  // in fp64: LibTorch's root of fp32 is not everywhere the nearest
+    return norms.copy_(norms.to(at::kDouble).sqrt_());
   for (int64_t i = 0; i < norms.numel(); ++i) out_data(norms)[i] = std::sqrt(out_data(norms)[i]);
   return norms;
 }
