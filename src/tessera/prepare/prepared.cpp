@@ -229,10 +229,6 @@ data::Items of_share(data::Items items, const recipe::Recipe::Eval& eval) {
   return items;
 }
 
-}  // namespace
-
-namespace {
-
 data::Items read_set(const recipe::Recipe::Data& set, int repeats, data::Problems& problems) {
   data::DatasetSpec spec{.path = {},
                          .metadata = set.metadata,

@@ -18,8 +18,8 @@ struct Candidate {
   std::string why;
 };
 
-/// [Note: the same time] Predictions are off by some percent, so plans within kSameTime of the fastest take the same time, and
-/// the one with the most memory to spare is preferred: with the lowest peak on the device, then with least on the host. Where
+/// [Note: the same time] Predictions are off by some percent, so plans within kSameTime of the fastest take the same time. A
+/// search that is `thrifty`, which those of recipes are not yet, prefers the one with the most memory to spare: with the lowest peak on the device, then with least on the host. Where
 /// a larger budget only adds plans, the preferred one is never slower with it: what it adds has higher peaks, so another one
 /// is only preferred where the one before is beyond kSameTime of the new fastest.
 inline constexpr double kSameTime = 0.01;
