@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/job/encoders.h"
 #include "tessera/job/experts.h"
 #include "tessera/job/given_checks.h"

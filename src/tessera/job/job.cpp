@@ -9,7 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/target.h"
-#include "tessera/checkpoint/own_weights.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"

@@ -13,7 +13,6 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/unit_sizes.h"
 
