@@ -107,8 +107,10 @@ TEST(ProductsIn8Bits, AreRefusedByNameWhereTheyCannotAct) {
     EXPECT_EQ(r.code, 2) << r.output;
     return r.output;
   };
-  EXPECT_NE(refused(in("fp8", {"--plan.profile", "1xa100-80"})).find("is of sm_80, which has no products of 8 bits"),
-            std::string::npos);
+  for (const auto& [profile, chip] : {std::pair("1xa100-80", "sm_80"), {"rtx3090", "sm_86"}})
+    EXPECT_NE(refused(in("fp8", {"--plan.profile", profile}))
+                  .find("is of " + std::string(chip) + ", which has no products of 8 bits"),
+              std::string::npos);
   EXPECT_NE(refused(in("fp8", {"--train.mode", "lora", "--model.init", "random", "--lora.dora", "true"}))
                 .find("lora.dora with plan.compute_dtype"),
             std::string::npos);

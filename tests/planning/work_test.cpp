@@ -93,7 +93,8 @@ TEST(Work, ProductsIn8BitsOfOneInputMakeItsCodesOnce) {
   const net::Batch batch = model->pack({model->blank({16, 2, 8, 6})});
   const auto marks = [&](DType compute, bool plan::Product::*mark) {
     std::vector<bool> all;
-    for (const plan::Product& product : count_signatures(model->units(), batch, compute).signatures.at("block").products)
+    for (const plan::Product& product :
+         count_signatures(model->units(), batch, compute).signatures.at("block").products)
       all.push_back(product.*mark);
     return all;
   };

@@ -193,7 +193,9 @@ __global__ void quantise_rows(ops::QuantisedLines n) {
       TESSERA_UNROLL
       for (int j = 0; j < kLaneValues; ++j) codes[j] = encoded(x[j], scale, f);
       store_lane(n.codes + row * n.stride + at, codes, values_at(at, n.stride));
-      for (int j = 0; n.counts && j < values_at(at, n.width); ++j) lost.add(x[j], codes[j], beyond(scale, f));
+      if (!n.counts) continue;
+      TESSERA_UNROLL
+      for (int j = 0; j < kLaneValues; ++j) lost.add(x[j], codes[j], beyond(scale, f));  // zeros beyond the row
     }
   }
   if (n.counts) lost.write(n);

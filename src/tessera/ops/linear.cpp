@@ -207,8 +207,7 @@ Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type
                            table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false), {}, type);
 }
 
-void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add,
-                         Fp8Columns* shared) {
+void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add, Fp8Columns* shared) {
   const Kernels& table = kernels(x);
   const Fp8Lines of_dy = table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/true, /*gelu=*/false);
   Fp8Lines of_x = shared ? shared->lines : Fp8Lines();

@@ -100,7 +100,8 @@ struct Session {
   std::string site;  ///< of the operators that follow
   /// Linears of a 16-bit stream multiply in 8 bits, and share the codes of their inputs here; null: they do not.
   Fp8Inputs* fp8 = nullptr;
-  double* fp8_counts = nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
+  double* fp8_counts =
+      nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
   Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
   DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once

@@ -493,10 +493,9 @@ ReportInput::Table choice_table(const RunFolder& run) {
 /// What products in 8 bits lose of each unit's operands, in the newest step that counted it.
 ReportInput::Table fp8_table(const RunFolder& run) {
   const StepMetrics* step = run.counted_fp8();
-  ReportInput::Table table{
-      "Products in 8 bits: values lost, step " + std::to_string(step ? step->step : 0),
-      {"unit", "x and W that became zero", "clipped", "gradients that became zero", "clipped"},
-      {}};
+  ReportInput::Table table{"Products in 8 bits: values lost, step " + std::to_string(step ? step->step : 0),
+                           {"unit", "x and W that became zero", "clipped", "gradients that became zero", "clipped"},
+                           {}};
   const auto share = [](double value) { return print("%.3g %%", 100 * value); };
   for (const StepMetrics::EightBits& of : step ? step->fp8 : std::vector<StepMetrics::EightBits>())
     table.rows.push_back({of.unit, share(of.operands.zeros), share(of.operands.clipped), share(of.gradients.zeros),

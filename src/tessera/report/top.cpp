@@ -275,8 +275,10 @@ class Screen {
     using EightBits = StepMetrics::EightBits;
     Line row = line();
     row.add("fp8 ", Ink::soft);
-    for (const auto& [what, of] : {std::pair("of x and W", &EightBits::operands), {"of gradients", &EightBits::gradients}}) {
-      const auto most = std::ranges::max_element(step->fp8, {}, [of = of](const EightBits& e) { return (e.*of).zeros; });
+    for (const auto& [what, of] :
+         {std::pair("of x and W", &EightBits::operands), {"of gradients", &EightBits::gradients}}) {
+      const auto most =
+          std::ranges::max_element(step->fp8, {}, [of = of](const EightBits& e) { return (e.*of).zeros; });
       row.add(formatted("%.2g %% ", 100 * ((*most).*of).zeros) + what).add(" in " + most->unit + "  ", Ink::soft);
     }
     put(row.add("became zero, at most; step " + std::to_string(step->step), Ink::soft));

@@ -211,7 +211,8 @@ void StepMeter::add_fp8(report::StepMetrics& metrics) {
   for (const auto& rank : ranks_.gather(fp8_))
     for (size_t i = 0; i < all.size(); ++i) all[i] += rank[i];
   const auto lost = [](const double* counts) {
-    return report::StepMetrics::EightBits::Lost{counts[1] / std::max(counts[0], 1.0), counts[2] / std::max(counts[0], 1.0)};
+    return report::StepMetrics::EightBits::Lost{counts[1] / std::max(counts[0], 1.0),
+                                                counts[2] / std::max(counts[0], 1.0)};
   };
   for (int u = 0; u < engine_.store().units(); ++u) {
     const double* counts = all.data() + static_cast<size_t>(u) * ops::kFp8Counts;
