@@ -101,6 +101,15 @@ TEST(ProductsIn8Bits, ARunOnACpuSaysThatItIsTheSlowTwin) {
   EXPECT_NE(plan.find("param_dtype = \"bf16\""), std::string::npos) << plan;
 }
 
+/// One search: the codes are all that the same plan in bf16 does without.
+TEST(ProductsIn8Bits, APlanIsToldBesideTheSameOneInBf16) {
+  const Result r =
+      shared().tessera({"plan", shared().recipe(), "--gpu", "1xh100", "--plan.compute_dtype", "fp8", "--json"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("with products in fp8 a step of "), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find(", the same plan in bf16 a step of "), std::string::npos) << r.output;
+}
+
 TEST(ProductsIn8Bits, AreRefusedByNameWhereTheyCannotAct) {
   const auto refused = [](const Flags& flags) {
     const Result r = shared().train(1, "refused", flags, 300);
