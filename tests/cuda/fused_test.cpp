@@ -279,14 +279,19 @@ TEST_F(Fused, LinesOf8BitsHaveTheCodesOfTheTwin) {
         std::vector<uint8_t> codes(static_cast<size_t>(lines * stride), 0xee);
         DeviceArray<uint8_t> there_codes(codes);
         Floats scales = unset(lines);
+        std::vector<double> counts = {1, 2, 3};  // which it adds to
+        DeviceArray<double> there_counts(counts);
         const auto make = [&](bool there) {
           return ops::QuantisedLines{s.tokens,         s.width, x.in(there),
                                      turned,           e5m2,    there ? there_codes.data() : codes.data(),
-                                     scales.at(there), stride};
+                                     scales.at(there), stride,  there ? there_counts.data() : counts.data()};
         };
         run_both(make, ops::quantise_lines, launch_quantise_lines);
         expect_same(there_codes.values(), codes, "codes");
         scales.expect_alike("scales");
+        EXPECT_EQ(there_counts.values(), counts);
+        EXPECT_EQ(counts[0], 1 + static_cast<double>(s.tokens * s.width));
+        if (s.width > 60) EXPECT_GT(counts[1], 2) << "beside an infinity all is zero";
       }
 }
 

@@ -654,6 +654,8 @@ void quantise_lines(const ops::QuantisedLines& lines) {
   on.in(n.x);
   std::vector<Use> uses = on.uses();
   uses.push_back(written(n.codes, n.lines() * n.stride)), uses.push_back(written(n.scales, 4 * n.lines()));
+  if (n.counts)
+    uses.push_back(written(n.counts, 3 * static_cast<int64_t>(sizeof(double)))), n.counts = shadow(n.counts, 3);
   n.codes = shadow(n.codes, n.lines() * n.stride), n.scales = shadow(n.scales, n.lines());
   timeline().run("quantise_lines", uses, [n] { ops::quantise_lines(n); });
 }

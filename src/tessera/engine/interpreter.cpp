@@ -100,7 +100,7 @@ void Interpreter::begin(ScheduleRun& run) {
 
 void Interpreter::begin_step(const ScheduleRun& run) {
   input_grads_.assign(run.schedule().micros, {});
-  numbers_.begin();
+  numbers_.begin(run.plan().fp8 && run.step % kFp8CountEvery == 1);
 }
 
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
@@ -169,6 +169,8 @@ void Interpreter::execute(ScheduleRun& run, int index) {
   Done& done = run.comm[index];
   std::optional<Parallel::Notes> notes;
   if (plan::carries_tokens(in.op)) notes.emplace(parallel_, done);
+  const bool computes = in.lane == plan::Lane::compute && in.unit >= 0;
+  const ops::Fp8CountScope counting(computes ? numbers_.fp8_counts(in.unit) : nullptr);
   const auto unit_run = [&]() -> UnitRun& { return run.micros[in.micro].runs[in.unit]; };
   switch (in.op) {
     case plan::Op::gather:

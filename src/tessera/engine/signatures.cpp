@@ -60,6 +60,7 @@ class CountingContext final : public net::Context {
   Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
     if (how.act == net::Act::gelu_tanh) {
       streams("gelu", {input, input});
+      read_ = Tensor();
       const size_t index = sizes_.products.size();
       const Tensor y = product(site, input);
       sizes_.results[std::string(site)] = sizes_.products[index];
@@ -76,10 +77,12 @@ class CountingContext final : public net::Context {
   Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same("rope", x); }
   Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
     streams("residual", {x, y, x});
+    read_ = Tensor();
     return made(x, x.sizes());
   }
   Tensor attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
                    const net::Segments& segments, const net::Softmax& softmax) override {
+    read_ = Tensor();
     const double of_site = pairs(segments, softmax, q, v), samples = static_cast<double>(tokens_.offsets.size()) - 1;
     work_.attention[std::string(site)] += 4 * of_site * static_cast<double>(q.size(1));
     if (of_site > 0 && samples > 0) {
@@ -90,11 +93,15 @@ class CountingContext final : public net::Context {
   }
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
                           const net::Rotated&) override {
+    read_ = Tensor();
     // each row adds to a state of [d, d] and is multiplied by the sum
     work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
     return made(q, {q.size(0), v.size(1)});
   }
-  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed("conv", x); }
+  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override {
+    read_ = Tensor();
+    return normed("conv", x);
+  }
   Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
     const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
     streams("unfold", {x, y});
@@ -120,7 +127,8 @@ class CountingContext final : public net::Context {
     work_.add_product(flops * o, weight.trainable);
     const bool streams_halves =
         type_ == at::kBFloat16 && x.scalar_type() == type_ && plan::is_block(unit_.spec());  // as ops::takes_fp8()
-    add_sizes({r, i, o, streams_halves}, weight.trainable);
+    add_sizes({r, i, o, streams_halves, streams_halves && x.is_same(read_)}, weight.trainable);
+    if (streams_halves) read_ = x;  // as ops::Fp8Inputs, which operators between products clear
     if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
       const auto rank = static_cast<double>(a->shape[0]);
       work_.add_product(flops * rank, true);
@@ -220,6 +228,7 @@ class CountingContext final : public net::Context {
   plan::UnitWork& work_;
   plan::UnitSignatures& sizes_;
   const at::ScalarType type_;  // of products and attention
+  Tensor read_;                // what the product before read, where it is in 8 bits
 };
 
 }  // namespace

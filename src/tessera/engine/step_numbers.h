@@ -23,18 +23,27 @@
 
 namespace tessera::engine {
 
+/// Products in 8 bits count what they lose in the first of so many steps.
+inline constexpr int64_t kFp8CountEvery = 50;
+
 class StepNumbers {
  public:
   explicit StepNumbers(Store& store);
   ~StepNumbers();
   StepNumbers(const StepNumbers&) = delete;
 
-  /// A step begins. The first one takes memory of the device, beside what the plan counts.
-  void begin();
+  /// A step begins. The first one takes memory of the device, beside what the plan counts. `counts_fp8`: its units count what
+  /// products in 8 bits lose.
+  void begin(bool counts_fp8);
   /// The unit's share of the norm. Lanes may add those of different units at once.
   void add(int unit, const Tensor& gradient);
   /// This rank's sum of squares, of the gradients that were not added too; hands the objective its numbers.
   double read(net::Objective& objective);
+
+  /// ops::kFp8Counts numbers of the unit, where it computes; null: the step counts none.
+  double* fp8_counts(int unit) const;
+  /// Of all units, of the step that was read last; empty: it counted none.
+  std::vector<double> take_fp8() { return std::exchange(fp8_, {}); }
 
   CompressionError& compression_error() { return compression_error_; }
   /// The error of the activations that were quantised since the last call.
@@ -49,7 +58,10 @@ class StepNumbers {
   const device::Backend& table_;
   std::vector<int64_t> first_;  // by unit: the place of its first buffer's squares
   int64_t count_ = 0;
-  void* data_ = nullptr;              // squares by buffer, 0 of those that this rank does not count; then the errors
+  // squares by buffer, 0 of those that this rank does not count; then the errors; then what products in 8 bits lose by unit
+  void* data_ = nullptr;
+  bool counts_fp8_ = false;
+  std::vector<double> fp8_;
   std::vector<double> of_offloaded_;  // squares of gradients that are the host's
   std::vector<char> added_;           // by unit
   HostMemory host_{HostMemory::Refused::drivers_own};

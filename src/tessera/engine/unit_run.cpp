@@ -140,7 +140,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   session_.site = site;
-  const ops::Fp8Scope eight(store_.fp8(unit_));
+  const ops::Fp8Scope eight(store_.fp8(unit_) ? &eight_bits_ : nullptr);
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu ? input : net::activated(input, how);
@@ -179,6 +179,11 @@ Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Nor
   return y;
 }
 
+void ShardContext::forget_inputs() {
+  gathered_ = read_ = Tensor();
+  eight_bits_.clear();
+}
+
 /// x as the last norm that read it passes it on.
 Tensor ShardContext::passed(const Tensor& x) {
   for (auto it = passed_.rbegin(); it != passed_.rend(); ++it)
@@ -215,6 +220,7 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
   session_.site = site;
+  eight_bits_.clear();
   const Tensor stream = passed(x);
   return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
               : ops::sum(stream, y);
@@ -262,7 +268,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == 0 && segments.k == 0, shares_heads = segments.q == 0 && has_group_rows(queries);
   if (shares_heads) heads /= mode_.parallel->tp();
@@ -290,7 +296,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
 Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const net::Rotated& rotated) {
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   const plan::TokenRange here = query_rows(0, shares_heads);
@@ -309,7 +315,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
 
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -470,6 +471,24 @@ void rotate_rows(const RotatedRows& n) {
   });
 }
 
+namespace {
+
+/// Of one line of values and its codes.
+struct LostValues {
+  int64_t zeros = 0, clipped = 0;
+
+  void add(const float* values, const uint8_t* codes, int64_t count, float beyond) {
+    for (int64_t i = 0; i < count; ++i) {
+      zeros += (codes[i] & 0x7f) == 0 && values[i] != 0;
+      clipped += std::fabs(values[i]) > beyond;
+    }
+  }
+};
+
+void add_to(double& sum, int64_t count) { std::atomic_ref(sum).fetch_add(static_cast<double>(count)); }  // exact
+
+}  // namespace
+
 void quantise_lines(const QuantisedLines& n) {
   const int64_t length = n.length();
   const Fp8Tiles one{.rows = 1,
@@ -481,6 +500,7 @@ void quantise_lines(const QuantisedLines& n) {
   const int64_t together = n.turned ? 16 : 1;
   at::parallel_for(0, div_up(n.lines(), together), 1, [&](int64_t begin, int64_t end) {
     Space space(together + 1, std::max(length, n.width));
+    LostValues lost;
     for (int64_t first = begin * together; first < std::min(end * together, n.lines()); first += together) {
       const int64_t count = std::min(together, n.lines() - first);
       for (int64_t t = 0; n.turned && t < n.rows; ++t) {
@@ -492,12 +512,15 @@ void quantise_lines(const QuantisedLines& n) {
       for (int64_t c = 0; c < count; ++c) {
         uint8_t* codes = n.codes + (first + c) * n.stride;
         n.scales[first + c] = 1e-12f;  // of a line without values
-        quantise_fp8(codes, n.scales + first + c, n.turned ? space.row(c) : row_of(n.x, first, n.width, space.row(0)),
-                     one);
+        const float* values = n.turned ? space.row(c) : row_of(n.x, first, n.width, space.row(0));
+        quantise_fp8(codes, n.scales + first + c, values, one);
         std::fill(codes + length, codes + n.stride, uint8_t{0});
+        if (n.counts) lost.add(values, codes, length, kBeyondFp8 * n.scales[first + c] * largest(one.format));
       }
     }
+    if (n.counts) add_to(n.counts[1], lost.zeros), add_to(n.counts[2], lost.clipped);
   });
+  if (n.counts) add_to(n.counts[0], n.rows * n.width);
 }
 
 }  // namespace tessera::ops

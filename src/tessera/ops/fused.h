@@ -92,6 +92,9 @@ struct LayerNormGradients {
 };
 void layer_norm_gradients(const LayerNormGradients& rows);
 
+/// A value is beyond an 8-bit format where it is more than this times the largest that its scale reaches: rounding a scale is less.
+inline constexpr float kBeyondFp8 = 1.0001f;
+
 /// 8-bit codes of the rows of x, or of its columns (`turned`): lines of `length()` codes and zeros up to `stride`, each with a scale
 /// as quantise_fp8() of eight_bit.h has it for one row.
 struct QuantisedLines {
@@ -101,6 +104,8 @@ struct QuantisedLines {
   uint8_t* codes;
   float* scales;
   int64_t stride;
+  /// Adds the number of values, of those other than zero whose code is zero, and of those beyond the format; null: it does not.
+  double* counts = nullptr;
   int64_t lines() const { return turned ? width : rows; }
   int64_t length() const { return turned ? rows : width; }
 };

@@ -27,6 +27,7 @@
 //
 // The numbers are those of a linear that computes them at once. A linear whose input has no such operator must not be
 // late; what is left at the end of the backward is computed there.
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -60,11 +61,47 @@ using Works = std::vector<std::function<void()>>;
 /// Does all of it in order, and frees what each held as soon as it is done.
 void run_works(Works& works);
 
+/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32 ([Note: products in 8 bits] in kernels.h).
+struct Fp8Lines {
+  Tensor codes, scales;
+};
+
+/// The columns of an input: the first weight gradient that reads them makes them, the last one frees them.
+struct Fp8Columns : torch::CustomClassHolder {
+  int readers = 0;
+  Fp8Lines lines;
+};
+
+/// The codes of an input that several linears read one after the other (q, k and v): they are made once.
+class Fp8Inputs {
+ public:
+  /// The rows of x in e4m3, until another input comes or clear().
+  const Fp8Lines& rows(const Tensor& x);
+  /// The same for all linears that read x; counts one more of them.
+  c10::intrusive_ptr<Fp8Columns> columns(const Tensor& x);
+  void clear();
+
+ private:
+  void take(const Tensor& x);
+
+  c10::weak_intrusive_ptr<c10::StorageImpl> of_{c10::intrusive_ptr<c10::StorageImpl>()};
+  std::array<int64_t, 4> place_ = {};  // of x in it: offset, rows, columns; and its version
+  Fp8Lines rows_;
+  c10::intrusive_ptr<Fp8Columns> columns_;
+};
+
+/// What quantising an operand of products in 8 bits loses: of `kFp8Counts` numbers those of e4m3, then those of e5m2. Values;
+/// those other than zero whose code is zero; those beyond the format, which are clipped.
+inline constexpr int kFp8Counts = 6;
+
 struct Session {
   std::optional<Target> target;  ///< what meta tensors stand for; empty: tensors of the process's device
   AttentionAsked attention;
   std::string site;  ///< of the operators that follow
-  bool fp8 = false;  ///< linears of a 16-bit stream multiply in 8 bits ([Note: products in 8 bits] in kernels.h)
+  /// Linears of a 16-bit stream multiply in 8 bits, and share the codes of their inputs here; null: they do not.
+  Fp8Inputs* fp8 = nullptr;
+  double* fp8_counts =
+      nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
   Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
   DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
@@ -100,6 +137,7 @@ using TargetScope = SessionScope<&Session::target>;
 using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
 using Fp8Scope = SessionScope<&Session::fp8>;
+using Fp8CountScope = SessionScope<&Session::fp8_counts>;
 
 /// What keeps the device of this process from attention by cuDNN; empty: nothing.
 std::string why_no_cudnn_attention();

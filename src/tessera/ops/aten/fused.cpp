@@ -244,7 +244,7 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
                          at::empty({lines}, x.options().dtype(at::kFloat))};
   run(x, ops::quantise_lines, &device::Backend::quantise_lines,
       QuantisedLines{x.size(0), x.size(1), in(z), turned, format == at::kFloat8_e5m2,
-                     static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride});
+                     static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride, fp8_counts(format)});
   return made;
 }
 

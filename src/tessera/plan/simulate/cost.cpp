@@ -184,14 +184,15 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
 
 double CostModel::fp8_seconds(double flops, const Product& sizes, std::string_view call) const {
   const DeviceProfile& device = machine_.profile.device;
-  const double x = sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
+  const double x = sizes.again ? 0 : sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
   constexpr double kRow = 2 + 1,
                    kColumn = 2 * 2 + 1;  // bytes of a bf16 value that is read, once or twice, and of its code
   double streamed = kRow * (x + w);
   if (call == "input_gradient") streamed = kRow * y + kColumn * w;
   if (call == "weight_gradient") streamed = kColumn * (x + y) + 4.0 * (1 + 2 + 2) * w;
   double product = fp8_.seconds(flops);
-  if (products_) product = std::max(product, products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}));
+  if (products_ && flops > 0)  // measured in 16 bits: what its size costs there, at the other rate
+    product *= products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}) / product_.seconds(flops);
   return std::max(product, w / device.stream.top) + (streamed + 2 * device.stream.half) / device.stream.top;
 }
 

@@ -44,6 +44,7 @@ using WorkTable = std::map<std::string, UnitWork>;  ///< by UnitSpec::kind
 struct Product {
   double rows = 0, in = 0, out = 0;
   bool streams = false;  ///< of a block's 16-bit stream: in 8 bits where the plan says so (Formats::fp8)
+  bool again = false;    ///< the product before it has the same x, and made its codes of 8 bits
 };
 
 /// Operators of one kind, all of them together.
