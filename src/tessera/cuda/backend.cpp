@@ -525,6 +525,9 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .state_results = fused<launch_state_results>,
       .state_gradients = fused<launch_state_gradients>,
       .state_result_gradients = fused<launch_state_result_gradients>,
+      .add_sums = fused<launch_add_sums>,
+      .silu_glu = fused<launch_silu_glu>,
+      .silu_glu_gradients = fused<launch_silu_glu_gradients>,
   };
   return &table;
 }

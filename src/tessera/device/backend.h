@@ -56,6 +56,9 @@ struct StateSums;
 struct StateResults;
 struct StateGradients;
 struct StateResultGradients;
+struct ManyGroupSums;
+struct GluRows;
+struct GluGradients;
 }  // namespace tessera::ops
 
 namespace tessera::device {
@@ -214,6 +217,9 @@ struct Backend {
   void (*state_results)(const ops::StateResults& rows);
   void (*state_gradients)(const ops::StateGradients& rows);
   void (*state_result_gradients)(const ops::StateResultGradients& rows);
+  void (*add_sums)(const ops::ManyGroupSums& sums);
+  void (*silu_glu)(const ops::GluRows& rows);
+  void (*silu_glu_gradients)(const ops::GluGradients& rows);
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

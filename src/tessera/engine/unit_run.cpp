@@ -9,6 +9,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/tensor.h"
+#include "tessera/ops/activations.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
@@ -143,7 +144,9 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const ops::Fp8Scope eight(store_.fp8(unit_) ? &eight_bits_ : nullptr);
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
-  const Tensor x = gelu ? input : net::activated(input, how);
+  const Tensor x = gelu                             ? input
+                   : how.act == net::Act::silu_glu ? ops::silu_glu(input, *how.gate)
+                                                   : net::activated(input, how);
   // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.
   const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
@@ -321,7 +324,7 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   ops::WeightSite* b = bias(site);
   return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w),
-                        type_);
+                        type_, how.silu);
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
@@ -443,11 +446,13 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   std::vector<Tensor> found(wanted.size());
   const OnThisThread here;
   const ops::LateScope late(ops::Works{});
+  const ops::SumsScope sums(std::vector<ops::LeftSums>{});
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
                                                                   /*create_graph=*/false, /*accumulate_grad=*/false,
                                                                   wanted);
   ops::session().run_late();  // of inputs that nobody sends
+  ops::session().add_sums();
   roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;

@@ -157,7 +157,8 @@ Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, co
   return at::cat(results);
 }
 
-Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& how, int index) {
+Tensor PlainContext::conv(std::string_view site, const Tensor& input, const Conv& how, int index) {
+  const Tensor x = how.silu ? at::silu(input) : input;
   const Space& space = tokens_.space(index);
   const auto& kernel = how.kernel;
   const Tensor w = weight(site, ".weight").reshape({x.size(1), 1, kernel[0], kernel[1], kernel[2]});

@@ -206,13 +206,15 @@ struct Kernels {
   // Rows.
   /// `sign` -1 rotates back.
   Tensor (*rope)(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign);
-  /// The results are of `type`. w [D * taps], bias [D] or undefined.
-  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type);
+  /// The results are of `type`. w [D * taps], bias [D] or undefined. `silu`: of silu(x); a gradient goes back `through` it at
+  /// that x, or at an undefined one through nothing.
+  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                      bool silu);
   Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                     at::ScalarType type);
+                                     at::ScalarType type, const Tensor& through);
   /// Adds to dw [D * taps] and db [D], fp32; undefined: not wanted.
   void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
-                                    const Tensor& db);
+                                    const Tensor& db, bool silu);
   /// y[r, c * taps + t] = x[table[t, r], c], 0 for entries -1; and the sum of dy over the places that read a row.
   Tensor (*unfold)(const Tensor& x, const Tensor& table);
   Tensor (*unfold_gradient)(const Tensor& dy, const Tensor& table, int64_t source_rows);
@@ -252,6 +254,11 @@ struct Kernels {
   };
   ResultGradients (*linear_attention_result_backward)(const Tensor& dy, const SavedResult& saved, bool same,
                                                       int64_t heads, const Offsets& at);
+
+  // Gates.
+  /// x * silu(gate), alike; and the gradients of x and gate.
+  Tensor (*silu_glu)(const Tensor& x, const Tensor& gate);
+  std::pair<Tensor, Tensor> (*silu_glu_gradients)(const Tensor& dy, const Tensor& x, const Tensor& gate);
 };
 
 /// Tensors for results of attention: those of `into`, and new ones for what is undefined there.

@@ -88,7 +88,9 @@ struct Linear : Function<Linear<kGelu>> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
+    Tensor beside;
+    if (grads.size() > 1 && grads[1].defined()) beside = std::move(grads[1]);
+    if (beside.defined() && !beside.is_contiguous()) beside = beside.contiguous();
     if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
@@ -248,6 +250,7 @@ Tensor ColumnSums::rows_to_add(const Tensor& gradient) {
 }
 
 void bias_gradient(const Tensor& dy, WeightSite& bias) {
+  session().settle(bias.grad);
   kernels(dy).bias_gradient(bias.grad, dy, !std::exchange(bias.fresh, false));
 }
 

@@ -94,6 +94,15 @@ class Fp8Inputs {
 /// those other than zero whose code is zero; those beyond the format, which are clipped.
 inline constexpr int kFp8Counts = 6;
 
+/// Sums of groups [groups, width] that a kernel has left for the gradient of a weight, [width] fp32 ([Note: sums of columns] in
+/// fused.h); `add` false: that has no values yet.
+struct LeftSums {
+  at::Tensor to, groups;
+  bool add = true;
+};
+/// Adds them all, by one launch for every kMostGroupSums, and empties the list.
+void add_left_sums(std::vector<LeftSums>& sums);
+
 struct Session {
   std::optional<Target> target;  ///< what meta tensors stand for; empty: tensors of the process's device
   AttentionAsked attention;
@@ -106,12 +115,23 @@ struct Session {
   Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
   DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
   std::optional<Works> late;              ///< empty: none are late
+  std::optional<std::vector<LeftSums>> sums = {};  ///< of a unit's backward, added at its end; empty: each at once
 
   /// Takes a late gradient; computes it at once where none are.
   void later(std::function<void()> work) { late ? late->push_back(std::move(work)) : work(); }
   /// Computes what was left for later.
   void run_late() {
     if (late) run_works(*late);
+  }
+  /// Adds what kernels have left.
+  void add_sums() {
+    if (sums) add_left_sums(*sums);
+  }
+  /// Before anything else is written to a gradient, what was left for it is added.
+  void settle(const at::Tensor& gradient) {
+    if (sums && gradient.defined())
+      for (const LeftSums& left : *sums)
+        if (left.to.is_alias_of(gradient) && left.to.storage_offset() == gradient.storage_offset()) return add_sums();
   }
 };
 /// The calling thread's.
@@ -136,6 +156,7 @@ class SessionScope {
 using TargetScope = SessionScope<&Session::target>;
 using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
+using SumsScope = SessionScope<&Session::sums>;
 using Fp8Scope = SessionScope<&Session::fp8>;
 using Fp8CountScope = SessionScope<&Session::fp8_counts>;
 
