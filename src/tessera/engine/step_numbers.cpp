@@ -55,7 +55,7 @@ void StepNumbers::add(int unit, const Tensor& gradient) {
   added_[static_cast<size_t>(unit)] = true;
 }
 
-double StepNumbers::read(net::Objective& objective) {
+StepNumbers::Given StepNumbers::give(net::Objective& objective) {
   for (int u = 0; u < store_.units(); ++u)
     if (!added_[static_cast<size_t>(u)]) add(u, store_.grad(u));
   const Tensor more = objective.numbers();
@@ -65,9 +65,15 @@ double StepNumbers::read(net::Objective& objective) {
   auto* found = reinterpret_cast<double*>(host_.at(0));
   ops::enqueue_copy(at::from_blob(found, {own}, at::kDouble), at(0, own));
   if (extra) ops::enqueue_copy(at::from_blob(found + own, {extra}, at::kDouble), more);
+  return {own, extra};
+}
+
+double StepNumbers::read(net::Objective& objective, Given given) {
   copied_.record();
   copied_.await();
-  device::host_uses(found, (own + extra) * each, /*writes=*/false);
+  const auto [own, extra] = given;
+  auto* found = reinterpret_cast<double*>(host_.at(0));
+  device::host_uses(found, (own + extra) * static_cast<int64_t>(sizeof(double)), /*writes=*/false);
   compression_error_.settle({found + count_, found + own});
   objective.read({found + own, found + own + extra});
   double squares = 0;
