@@ -819,6 +819,14 @@ const device::Backend kTable = {
     .has_happened = placed<[](device::Event event) { return timeline().has_happened(event); }>,
     .seconds_between =
         placed<[](device::Event from, device::Event to) { return timeline().seconds_between(from, to); }>,
+    .begin_graph = placed<[] { timeline().begin_graph(); }>,
+    .end_graph = placed<[]() -> device::Graph { return timeline().end_graph(); }>,
+    .launch = placed<[](device::Graph graph) { timeline().launch(*static_cast<SimulatedGraph*>(graph)); }>,
+    .free_graph = placed<[](device::Graph graph) { delete static_cast<SimulatedGraph*>(graph); }>,
+    .graph_nodes =
+        placed<[](device::Graph graph) {
+          return static_cast<int64_t>(static_cast<SimulatedGraph*>(graph)->nodes.size());
+        }>,
     .write_word = placed<write_word>,
     .fault = placed<[] { return timeline().fault(); }>,
     .label = [](const std::string& what) { timeline().label(what); },

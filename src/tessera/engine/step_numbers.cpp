@@ -63,9 +63,7 @@ double* StepNumbers::fp8_counts(int unit) const {
   return counts_fp8_ ? static_cast<double*>(data_) + count_ + 2 * kCompressed + unit * ops::kFp8Counts : nullptr;
 }
 
-double StepNumbers::read(net::Objective& objective) {
-  const bool eight_bits = std::exchange(counts_fp8_, false);
-  const int64_t lost = eight_bits ? store_.units() * ops::kFp8Counts : 0;
+StepNumbers::Given StepNumbers::give(net::Objective& objective) {
   for (int u = 0; u < store_.units(); ++u)
     if (!added_[static_cast<size_t>(u)]) add(u, store_.grad(u));
   const Tensor more = objective.numbers();
@@ -78,9 +76,16 @@ double StepNumbers::read(net::Objective& objective) {
   if (lost)
     ops::enqueue_copy(at::from_blob(found + own + extra, {lost}, at::kDouble),
                       at(count_ + 2 * kCompressed, count_ + 2 * kCompressed + lost));
+  return {own, extra, lost};
+}
+
+double StepNumbers::read(net::Objective& objective, Given given) {
   copied_.record();
   copied_.await();
-  device::host_uses(found, (own + extra + lost) * each, /*writes=*/false);
+  counts_fp8_ = false;
+  const auto [own, extra, lost] = given;
+  auto* found = reinterpret_cast<double*>(host_.at(0));
+  device::host_uses(found, (own + extra + lost) * static_cast<int64_t>(sizeof(double)), /*writes=*/false);
   fp8_.assign(found + own + extra, found + own + extra + lost);
   compression_error_.settle({found + count_, found + own});
   objective.read({found + own, found + own + extra});

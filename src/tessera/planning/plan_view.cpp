@@ -545,6 +545,8 @@ std::string plan_text(const Planned& planned) {
   for (const Fact& network : networks(planned)) table.row(network.name, network.value, network.note);
   table.row("why", planned.choice.why);
   if (const std::string kernels = planned.spec.attention().text(); !kernels.empty()) table.row("attention by", kernels);
+  if (planned.graphs.asked || !planned.machine.profile.target.empty())
+    table.row("CUDA graphs", planned.graphs.on ? "on" : "off", planned.graphs.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
   if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);
   table.title("device memory of a rank, at its peak");
