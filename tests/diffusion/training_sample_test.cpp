@@ -746,6 +746,13 @@ TEST(ChunksOfFrames, WeighEachFrameByItsOwnTimestepAndLeavePicturesAndOtherModel
   for (int64_t f = 0; f < 4; ++f)
     EXPECT_NEAR(sample.frame_weights[static_cast<size_t>(f)], sample.input.extra.at("t")[f].item<double>() / 1000, 1e-6);
   EXPECT_EQ(sample.weight, 1);
+  takes.clean_first = true, settings.image_share = 1;
+  const TrainingSample begun = noised(settings, takes, clip, 1, 2);
+  ASSERT_EQ(begun.frame_weights.size(), 3U) << "of the frames that are predicted";
+  for (int64_t f = 1; f < 4; ++f)
+    EXPECT_NEAR(begun.frame_weights[static_cast<size_t>(f) - 1], begun.input.extra.at("t")[f].item<double>() / 1000,
+                1e-6);
+  takes.clean_first = false;
   for (const auto& [of, model] : {std::pair(picture, takes), {clip, net::Conditions()}}) {
     const TrainingSample without = noised(plain, model, of, 1, 2), with = noised(settings, model, of, 1, 2);
     EXPECT_TRUE(at::equal(with.input.x, without.input.x));

@@ -11,6 +11,7 @@
 #include "matrix_cases.h"
 #include "planned_memory.h"
 #include "seed_jobs.h"
+#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -275,15 +276,16 @@ TEST_P(FamilyTraining, GoesOnFromTheCheckpointOfAnyOtherLayout) {
   }
 }
 
-/// Chunks with timesteps of their own: of three latent frames, of which the first is given to some clips.
+/// Chunks with timesteps of their own: of two latent frames, of which the first is given to some clips.
 TEST(FamilyChunks, TrainTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredictedAndGoOnAnywhere) {
   const Trained& video = trained("sana_video");
-  const std::vector<std::string> more = {"--diffusion.chunks",           "0,1,2",
+  const std::vector<std::string> more = {"--diffusion.chunks",           "0,1,2",  // a third one is not there
                                          "--diffusion.chunk_draws",      "incremental",
                                          "--diffusion.chunk_same_share", "0.2",
                                          "--diffusion.timesteps",        "sana",
                                          "--diffusion.image_share",      "0.5",
-                                         "--diffusion.first_frame_noise", "0.1"};
+                                         "--diffusion.first_frame_noise", "0.1",
+                                         "--diffusion.weighting",        "sigma"};
   ASSERT_NO_FATAL_FAILURE(check(video, "layouts of chunks", "chunks", more, Bounds{}));
   const auto chunks = video.run.metrics("chunks-one");
   ASSERT_NO_FATAL_FAILURE(train_one(video, "full", {}));
@@ -308,7 +310,7 @@ TEST(FamilyChunks, AreSampledAlikeOnEveryMesh) {
                                      "sample",          video.run.out("full-one") + "/recipe.toml",
                                      "--prompt",        "a slope",
                                      "--mesh",          mesh,
-                                     "--data.frames",   "33",
+                                     "--data.frames",   "36",
                                      "--sample.steps",  "3",
                                      "--sample.guidance", "3",
                                      "--format",        "frames",
@@ -316,21 +318,21 @@ TEST(FamilyChunks, AreSampledAlikeOnEveryMesh) {
     line.insert(line.end(), more.begin(), more.end());
     const Result r = video.run.tessera(line, 200);
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
-    std::vector<std::string> frames;
-    for (const auto& item : fs::recursive_directory_iterator(out))
-      if (item.is_regular_file()) frames.push_back(item.path().string());
-    std::ranges::sort(frames);
-    std::string bytes;
-    for (const std::string& frame : frames) bytes += text_of(frame);
-    EXPECT_GT(frames.size(), 30U);
-    return bytes;
+    return r.code == 0 ? data::decode_clip(out, {}) : data::Frames();
+  };
+  const auto apart = [](const data::Frames& a, const data::Frames& b) {  // the most that a value differs
+    EXPECT_EQ(a.rgb.size(), b.rgb.size());
+    int most = 0;
+    for (size_t i = 0; i < std::min(a.rgb.size(), b.rgb.size()); ++i) most = std::max(most, std::abs(a.rgb[i] - b.rgb[i]));
+    return most;
   };
   const std::vector<std::string> chunks = {"--sample.chunk", "2"};
-  const std::string one = sampled("dp_shard=1", "chunks-1", chunks);
-  EXPECT_NE(one, sampled("dp_shard=1", "whole", {}));
-  EXPECT_NE(one, sampled("dp_shard=1", "short-reach", {"--sample.chunk", "2", "--sample.chunk_reach", "1"}));
+  const data::Frames one = sampled("dp_shard=1", "chunks-1", chunks);
+  ASSERT_EQ(one.count, 36);
+  EXPECT_GT(apart(one, sampled("dp_shard=1", "whole", {})), 1);
+  EXPECT_GT(apart(one, sampled("dp_shard=1", "short-reach", {"--sample.chunk", "2", "--sample.chunk_reach", "1"})), 1);
   for (const char* mesh : {"dp_shard=2", "sp=2", "tp=2", "cp=2", "pp=2"})
-    EXPECT_EQ(one, sampled(mesh, std::string("chunks-") + mesh, chunks)) << mesh;
+    EXPECT_LE(apart(one, sampled(mesh, std::string("chunks-") + mesh, chunks)), 1) << mesh;
 }
 
 TEST(Families, AnAxisThatDoesNotDivideTheHeadsIsRefusedBeforeTheRun) {
