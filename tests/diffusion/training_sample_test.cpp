@@ -625,7 +625,8 @@ std::vector<double> stated(int f, int chunks) {
       const int next = f > anchor ? at + 1 : at - 1, more = f > anchor ? chunks - 1 - next : next;
       std::vector<double> moved(kEntries, 0.0), weight, all(kEntries + 1, 0.0);
       for (int t = 0; t < kEntries; ++t) weight.push_back(choose((f > anchor ? kEntries - 1 - t : t) + more, more));
-      for (int t = 0; t < kEntries; ++t) all[static_cast<size_t>(t) + 1] = all[static_cast<size_t>(t)] + weight[static_cast<size_t>(t)];
+      for (int t = 0; t < kEntries; ++t)
+        all[static_cast<size_t>(t) + 1] = all[static_cast<size_t>(t)] + weight[static_cast<size_t>(t)];
       for (int from = 0; from < kEntries; ++from) {
         const auto i = static_cast<size_t>(from);
         const double mass = f > anchor ? all[kEntries] - all[i] : all[i + 1];
@@ -643,7 +644,8 @@ double farthest(const std::vector<int>& entries, const std::vector<double>& p) {
   std::vector<double> counts(kEntries, 0.0);
   for (const int entry : entries) counts[static_cast<size_t>(entry)] += 1.0 / static_cast<double>(entries.size());
   double drawn = 0, stated = 0, most = 0;
-  for (size_t t = 0; t < p.size(); ++t) drawn += counts[t], stated += p[t], most = std::max(most, std::abs(drawn - stated));
+  for (size_t t = 0; t < p.size(); ++t)
+    drawn += counts[t], stated += p[t], most = std::max(most, std::abs(drawn - stated));
   return most;
 }
 
@@ -660,7 +662,8 @@ TEST(ChunksOfFrames, HaveTheStatedDistributions) {
         const auto frames = draw_frames(options, {starts, incremental}, 7, false, 9, 2, place);
         ASSERT_EQ(frames.size(), 7U);
         for (size_t c = 0; c < starts.size(); ++c) {
-          const auto first = static_cast<size_t>(starts[c]), end = c + 1 < starts.size() ? static_cast<size_t>(starts[c + 1]) : 7;
+          const auto first = static_cast<size_t>(starts[c]),
+                     end = c + 1 < starts.size() ? static_cast<size_t>(starts[c + 1]) : 7;
           for (size_t f = first; f < end; ++f) ASSERT_EQ(frames[f].sigma, frames[first].sigma) << "one timestep";
           entries[c].push_back(static_cast<int>(std::lround(1000 * frames[first].sigma)));
           if (c > 0 && incremental) ASSERT_GE(entries[c].back(), entries[c - 1].back());
@@ -668,7 +671,8 @@ TEST(ChunksOfFrames, HaveTheStatedDistributions) {
         together += (entries[0].back() < 500) == (entries[1].back() < 500);
       }
       for (int c = 0; c < chunks; ++c)
-        EXPECT_LE(farthest(entries[static_cast<size_t>(c)], incremental ? stated(c, chunks) : logit_normal_entries()), kNear)
+        EXPECT_LE(farthest(entries[static_cast<size_t>(c)], incremental ? stated(c, chunks) : logit_normal_entries()),
+                  kNear)
             << "chunk " << c << " of " << chunks << (incremental ? ", incremental" : "");
       if (!incremental) EXPECT_NEAR(together / kDrawn, 0.5, 0.02) << "chunks know nothing of each other";
     }
@@ -744,7 +748,8 @@ TEST(ChunksOfFrames, WeighEachFrameByItsOwnTimestepAndLeavePicturesAndOtherModel
   const TrainingSample sample = noised(settings, takes, clip, 1, 2);
   ASSERT_EQ(sample.frame_weights.size(), 4U);
   for (int64_t f = 0; f < 4; ++f)
-    EXPECT_NEAR(sample.frame_weights[static_cast<size_t>(f)], sample.input.extra.at("t")[f].item<double>() / 1000, 1e-6);
+    EXPECT_NEAR(sample.frame_weights[static_cast<size_t>(f)], sample.input.extra.at("t")[f].item<double>() / 1000,
+                1e-6);
   EXPECT_EQ(sample.weight, 1);
   takes.clean_first = true, settings.image_share = 1;
   const TrainingSample begun = noised(settings, takes, clip, 1, 2);

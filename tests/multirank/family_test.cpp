@@ -279,13 +279,20 @@ TEST_P(FamilyTraining, GoesOnFromTheCheckpointOfAnyOtherLayout) {
 /// Chunks with timesteps of their own: of two latent frames, of which the first is given to some clips.
 TEST(FamilyChunks, TrainTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredictedAndGoOnAnywhere) {
   const Trained& video = trained("sana_video");
-  const std::vector<std::string> more = {"--diffusion.chunks",           "0,1,2",  // a third one is not there
-                                         "--diffusion.chunk_draws",      "incremental",
-                                         "--diffusion.chunk_same_share", "0.2",
-                                         "--diffusion.timesteps",        "sana",
-                                         "--diffusion.image_share",      "0.5",
-                                         "--diffusion.first_frame_noise", "0.1",
-                                         "--diffusion.weighting",        "sigma"};
+  const std::vector<std::string> more = {"--diffusion.chunks",
+                                         "0,1,2",  // a third one is not there
+                                         "--diffusion.chunk_draws",
+                                         "incremental",
+                                         "--diffusion.chunk_same_share",
+                                         "0.2",
+                                         "--diffusion.timesteps",
+                                         "sana",
+                                         "--diffusion.image_share",
+                                         "0.5",
+                                         "--diffusion.first_frame_noise",
+                                         "0.1",
+                                         "--diffusion.weighting",
+                                         "sigma"};
   ASSERT_NO_FATAL_FAILURE(check(video, "layouts of chunks", "chunks", more, Bounds{}));
   const auto chunks = video.run.metrics("chunks-one");
   ASSERT_NO_FATAL_FAILURE(train_one(video, "full", {}));
@@ -305,16 +312,25 @@ TEST(FamilyChunks, AreSampledAlikeOnEveryMesh) {
   const auto sampled = [&](const std::string& mesh, const std::string& name, const std::vector<std::string>& more) {
     const fs::path out = video.run.folder() / name;
     const Layout layout = layout_of(mesh);
-    std::vector<std::string> line = {"launch",          "-n",
+    std::vector<std::string> line = {"launch",
+                                     "-n",
                                      std::to_string(layout.ranks),
-                                     "sample",          video.run.out("full-one") + "/recipe.toml",
-                                     "--prompt",        "a slope",
-                                     "--mesh",          mesh,
-                                     "--data.frames",   "36",
-                                     "--sample.steps",  "3",
-                                     "--sample.guidance", "3",
-                                     "--format",        "frames",
-                                     "--out",           out.string() + "/"};
+                                     "sample",
+                                     video.run.out("full-one") + "/recipe.toml",
+                                     "--prompt",
+                                     "a slope",
+                                     "--mesh",
+                                     mesh,
+                                     "--data.frames",
+                                     "36",
+                                     "--sample.steps",
+                                     "3",
+                                     "--sample.guidance",
+                                     "3",
+                                     "--format",
+                                     "frames",
+                                     "--out",
+                                     out.string() + "/"};
     line.insert(line.end(), more.begin(), more.end());
     const Result r = video.run.tessera(line, 200);
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
@@ -323,7 +339,8 @@ TEST(FamilyChunks, AreSampledAlikeOnEveryMesh) {
   const auto apart = [](const data::Frames& a, const data::Frames& b) {  // the most that a value differs
     EXPECT_EQ(a.rgb.size(), b.rgb.size());
     int most = 0;
-    for (size_t i = 0; i < std::min(a.rgb.size(), b.rgb.size()); ++i) most = std::max(most, std::abs(a.rgb[i] - b.rgb[i]));
+    for (size_t i = 0; i < std::min(a.rgb.size(), b.rgb.size()); ++i)
+      most = std::max(most, std::abs(a.rgb[i] - b.rgb[i]));
     return most;
   };
   const std::vector<std::string> chunks = {"--sample.chunk", "2"};

@@ -126,21 +126,22 @@ class Chunks : public ::testing::Test {
     noise_ = denoising.latent().clone();
     if (recipe.sample.chunk > 0) denoising.in_chunks(recipe.sample.chunk, recipe.sample.chunk_reach);
     tokens_ = states_ = passes_ = 0;
-    while (!denoising.done()) denoising.pass([&](const std::vector<net::Batch>& batches, double, const at::Tensor&) {
-      std::vector<at::Tensor> out;
-      ++passes_;
-      for (const net::Batch& batch : batches) {
-        out.push_back(net::run_plain(job_.model->units(), weights_, batch));
-        tokens_ = std::max(tokens_, batch.tokens.total());
-        int64_t held = 0;
-        if (batch.tokens.history)
-          for (const net::History::Left& left : batch.tokens.history->finished)
-            for (const auto* sites : {&left.states, &left.frames})
-              for (const auto& [site, values] : *sites) held += values.numel();
-        states_ = std::max(states_, held);
-      }
-      return out;
-    });
+    while (!denoising.done())
+      denoising.pass([&](const std::vector<net::Batch>& batches, double, const at::Tensor&) {
+        std::vector<at::Tensor> out;
+        ++passes_;
+        for (const net::Batch& batch : batches) {
+          out.push_back(net::run_plain(job_.model->units(), weights_, batch));
+          tokens_ = std::max(tokens_, batch.tokens.total());
+          int64_t held = 0;
+          if (batch.tokens.history)
+            for (const net::History::Left& left : batch.tokens.history->finished)
+              for (const auto* sites : {&left.states, &left.frames})
+                for (const auto& [site, values] : *sites) held += values.numel();
+          states_ = std::max(states_, held);
+        }
+        return out;
+      });
     return denoising.latent();
   }
   static recipe::Overrides with(const recipe::Overrides& keys) {
@@ -180,9 +181,7 @@ class Chunks : public ::testing::Test {
       }
     return x;
   }
-  static double apart(const at::Tensor& a, const at::Tensor& b) {
-    return ((a - b).norm() / b.norm()).item<double>();
-  }
+  static double apart(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
 
   job::Job job_;
   net::WeightMap weights_;

@@ -372,7 +372,8 @@ void noise_by_frame(TrainingSample& sample, const NoiseSettings& settings, const
   }
   if (std::all_of(drawn.begin() + first_given, drawn.end(), [](const TrainingDraw& own) { return own.weight == 1; }))
     sample.frame_weights.clear();
-  if (first_given) given->second = add_noise(given->second, noise.slice(1, 0, 1), drawn[0].sigma, timesteps.least_noise);
+  if (first_given)
+    given->second = add_noise(given->second, noise.slice(1, 0, 1), drawn[0].sigma, timesteps.least_noise);
   sample.input.extra["t"] = t;
   sample.input.t = sum / static_cast<double>(frames);  // of the statistics
   sample.weight = 1;

@@ -137,7 +137,7 @@ void read_timesteps(Recipe& recipe, const Given& given) {
 }
 
 /// "0,11": whole numbers that grow from 0.
-void read_chunks(Recipe& recipe, const Given& given) {
+void read_chunks_in_time(Recipe& recipe, const Given& given) {
   constexpr const char* kExpected = "latent frames at which chunks begin, 0 first and growing, for example 0,11";
   auto& chunks = recipe.diffusion.chunks;
   chunks.clear();
@@ -297,7 +297,7 @@ std::vector<Setting> chunk_settings() {
        Kind::list,
        "",
        "latent frames at which chunks of a clip begin that have timesteps of their own, 0 first, for models of videos that take a timestep for each frame (SANA-Video): 0,11; empty: a clip has one timestep",
-       read_chunks,
+       read_chunks_in_time,
        {.needs = {kOfFlow}}},
       {"diffusion.chunk_draws",
        Kind::choice,

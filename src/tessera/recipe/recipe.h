@@ -193,8 +193,8 @@ struct Recipe {
     std::string chunk_draws = "uniform";  ///< or incremental
     double chunk_same_share = 0;          ///< of the clips, whose chunks have one timestep
     double first_frame_noise = 0;         ///< most noise of a first frame that is given, as a share of the timesteps
-    double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
-    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
+    double pooled_dropout = 0;            ///< share of samples whose pooled caption is that of the empty one
+    double min_t = 0, max_t = 1;          ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   /// A frozen teacher trains the denoiser, its student.
   struct Distill {
@@ -271,10 +271,10 @@ struct Recipe {
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
     std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {}, faces = {};
-    int64_t clips = 1;    ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
+    int64_t clips = 1;        ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
     int64_t chunk = 0;        ///< latent frames that are denoised at a time, behind those before them; 0: all
     int64_t chunk_reach = 0;  ///< chunks before its own that a chunk reads; 0: all
-    int64_t overlap = 1;  ///< frames of a clip that the next one begins with, of models that go on so
+    int64_t overlap = 1;      ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {
     double timeout = 60;

@@ -118,8 +118,7 @@ void Denoising::store_chunk(const RunBranches& run) {
   sample.x = part_;
   sample.extra = extra_;
   run(pack_branches(std::move(sample)), 0, text_.context);
-  for (size_t branch = 0; branch < left_.size(); ++branch)
-    histories_[branch]->finish(std::exchange(left_[branch], {}));
+  for (size_t branch = 0; branch < left_.size(); ++branch) histories_[branch]->finish(std::exchange(left_[branch], {}));
   end_chunk();
 }
 
@@ -142,8 +141,7 @@ std::vector<net::Batch> Denoising::pack_branches(net::Sample sample) {
     for (const char* given : {"image_latent", "cond"}) sample.extra.erase(given);
     branches.push_back(job_.model->pack({sample}));
   }
-  for (size_t branch = 0; branch < histories_.size(); ++branch)
-    branches[branch].tokens.history = histories_[branch];
+  for (size_t branch = 0; branch < histories_.size(); ++branch) branches[branch].tokens.history = histories_[branch];
   return branches;
 }
 

@@ -56,8 +56,8 @@ class Denoising {
   const prepare::EncodedText text_, negative_;
   const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;
-  at::Tensor x_;     // of the clip: noise, and behind the chunks that are done what they have become
-  at::Tensor part_;  // of the chunk
+  at::Tensor x_;                 // of the clip: noise, and behind the chunks that are done what they have become
+  at::Tensor part_;              // of the chunk
   std::vector<int64_t> bounds_;  // of chunks, in latent frames
   size_t chunk_ = 0;
   std::vector<std::shared_ptr<net::History>> histories_;  // of each branch; none where the clip is whole
