@@ -110,7 +110,7 @@ void check_chunks(const recipe::Recipe& recipe, const net::Conditions& takes) {
   const std::pair<bool, std::string> beside[] = {
       {!diffusion::draws_chunks(options.timesteps), "diffusion.timesteps = \"" + keys.timesteps + "\""},
       {keys.strata > 0, "diffusion.strata"},
-      {!diffusion.bands.empty(), "diffusion.bands"},
+      {!keys.bands.empty(), "diffusion.bands"},
       {keys.min_t > 0 || keys.max_t < 1, "diffusion.min_t or max_t"},
       {keys.huber_schedule != "constant", "diffusion.huber_schedule, which goes by a clip's timestep"},
       {find_experts(recipe).several() && recipe.experts.router != "gate", "experts that own a range of timesteps"}};
