@@ -87,6 +87,8 @@ struct NoiseSettings {
   at::Tensor null_pooled = {};   ///< [D] fp32
   /// Of the caption of no words, for loss.guidance: [n, D] and [D] fp32.
   at::Tensor blank_context = {}, blank_pooled = {};
+  /// For models with Conditions::chunks_in_time: every clip of several latent frames has a timestep for each.
+  ChunkDraws chunks = {};
 };
 
 /// The frames of a clip that are given beside the noisy ones in this draw, so far as they are encoded or sliced by

@@ -343,7 +343,7 @@ Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, cons
   if (history.storing) {
     const Tensor own = x.detach();
     const Tensor all = mode_.parallel && tokens_.cut() ? mode_.parallel->gather_tokens(own, tokens_.total()) : own;
-    if (!x.is_meta()) (*history.storing)[place_of(site)] = tokens_.last_frames(all).clone();
+    if (!x.is_meta()) history.storing->frames[place_of(site)] = tokens_.last_frames(all).clone();
   }
   if (x.is_meta()) return y;  // measured, which asks for sizes and messages alone
   const Tensor last = history.last(place_of(site));

@@ -219,6 +219,11 @@ diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   return rule;
 }
 
+diffusion::ChunkDraws chunk_draws(const recipe::Recipe::Diffusion& diffusion) {
+  return {diffusion.chunks, diffusion.chunk_draws == "incremental", diffusion.chunk_same_share,
+          diffusion.first_frame_noise};
+}
+
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert) {
   diffusion::Options options;
   options.mean = recipe.diffusion.logit_mean, options.scale = recipe.diffusion.logit_std;

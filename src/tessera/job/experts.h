@@ -63,6 +63,7 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
 /// What diffusion.loss and diffusion.huber_* say.
 diffusion::LossRule loss_rule(const recipe::Recipe& recipe);
+diffusion::ChunkDraws chunk_draws(const recipe::Recipe::Diffusion& diffusion);
 /// What masks of a data set count; `on`: some sample of the run has one.
 diffusion::MaskRule mask_rule(bool on, const recipe::Recipe::Diffusion& rules, const recipe::Recipe::Data& data);
 

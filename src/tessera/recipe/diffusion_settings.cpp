@@ -136,6 +136,22 @@ void read_timesteps(Recipe& recipe, const Given& given) {
   recipe.diffusion.timesteps = given.text;
 }
 
+/// "0,11": whole numbers that grow from 0.
+void read_chunks_in_time(Recipe& recipe, const Given& given) {
+  constexpr const char* kExpected = "latent frames at which chunks begin, 0 first and growing, for example 0,11";
+  auto& chunks = recipe.diffusion.chunks;
+  chunks.clear();
+  for (const std::string& item : split_list(given.text)) {
+    const double start = checked_number(given, item, kExpected);
+    const bool grows = chunks.empty() ? start == 0 : start > static_cast<double>(chunks.back());
+    if (!grows || start != std::floor(start) || start > 1e6) given.fail(kExpected);
+    chunks.push_back(static_cast<int64_t>(start));
+  }
+  if (chunks.size() == 1) given.fail("several chunks", "a clip of one chunk has one timestep: leave it empty");
+}
+const Needs kOfChunks = {[](const Facts& f) { return !f.recipe.diffusion.chunks.empty(); },
+                         "it belongs to diffusion.chunks"};
+
 void read_image_share(Recipe& recipe, const Given& given) {
   double& share = recipe.diffusion.image_share;
   read_value(share, given);
@@ -272,6 +288,35 @@ std::vector<Setting> timestep_settings() {
         .needs = {{shifts_by_hand,
                    "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
         .in_stages = true}},
+  };
+}
+
+std::vector<Setting> chunk_settings() {
+  return {
+      {"diffusion.chunks",
+       Kind::list,
+       "",
+       "latent frames at which chunks of a clip begin that have timesteps of their own, 0 first, for models of videos that take a timestep for each frame (SANA-Video): 0,11; empty: a clip has one timestep",
+       read_chunks_in_time,
+       {.needs = {kOfFlow}}},
+      {"diffusion.chunk_draws",
+       Kind::choice,
+       "uniform",
+       "uniform: each chunk has a draw of diffusion.timesteps; incremental: one of them has it, and noise grows from chunk to chunk",
+       diffusion<&Recipe::Diffusion::chunk_draws>,
+       {.choices = "uniform|incremental", .needs = {kOfChunks}, .in_stages = true}},
+      {"diffusion.chunk_same_share",
+       Kind::number,
+       "0",
+       "share of clips whose chunks have one timestep after all",
+       diffusion<&Recipe::Diffusion::chunk_same_share>,
+       {.range = {.least = 0, .most = 1}, .needs = {kOfChunks}, .in_stages = true}},
+      {"diffusion.first_frame_noise",
+       Kind::number,
+       "0",
+       "noise of a first frame that is given: of a timestep drawn evenly from 0 to this share of all, for models as of diffusion.chunks; 0: none",
+       diffusion<&Recipe::Diffusion::first_frame_noise>,
+       {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}}},
   };
 }
 
@@ -416,8 +461,8 @@ std::vector<Setting> diffusion_settings() {
        {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}, .in_stages = true}},
   };
   rows.insert(rows.end(), others.begin(), others.end());
-  const std::vector<Setting> drawn = drawn_condition_settings();
-  rows.insert(rows.end(), drawn.begin(), drawn.end());
+  for (const std::vector<Setting>& more : {chunk_settings(), drawn_condition_settings()})
+    rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 

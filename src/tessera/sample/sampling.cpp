@@ -190,6 +190,10 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
   const job::Job job = job::make_job(trained);
   planning::check_mesh(mesh, *job.model, job.latent);
+  if (recipe.sample.chunk > 0 && !job.model->conditions().chunks_in_time)
+    throw UserError(Exit::usage, "sample.chunk",
+                    std::to_string(recipe.sample.chunk) + ": the model makes whole clips alone",
+                    "leave it out, or sample with a SANA-Video");
   std::vector<std::string> prompts = prepare::moving_prompts(recipe.data, recipe.sample, options.prompts);
   if (prompts.empty())
     prompts = prepare::sample_prompts(recipe.data, recipe.sample,
@@ -230,7 +234,13 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
 
   planning::Planned planned;
   planned.guidance_branches = job.guidance_branches;
-  const net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, job.latent)});
+  std::array<int64_t, 4> at_once = job.latent;
+  if (recipe.sample.chunk > 0) at_once[1] = net::chunk_bounds(job.latent[1], recipe.sample.chunk)[1];
+  net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, at_once)});
+  net::History measured;
+  net::History::Left left;
+  measured.storing = &left;  // every pass of a chunk leaves something, so that all send alike
+  if (recipe.sample.chunk > 0) shape.tokens.history = std::make_shared<net::History>(measured);
   planned.spec = engine::measure(
       job.model->units(), shape, job.name,
       {.train = false, .mesh = mesh, .compute = recipe.plan.compute, .attention = recipe.plan.attention});
@@ -259,6 +269,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     prepare::Extras extra = extras[p].front();
     for (int64_t clip = 0; clip < made.clips; ++clip) {
       Denoising denoising(recipe, job, job, static_cast<int>(p), texts[p], texts.back(), extra, clip);
+      if (recipe.sample.chunk > 0) denoising.in_chunks(recipe.sample.chunk, recipe.sample.chunk_reach);
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < made.clips;

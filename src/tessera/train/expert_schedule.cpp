@@ -64,7 +64,8 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .pooled_dropout = now_->diffusion.pooled_dropout,
                       .null_pooled = data_[e][part_].samples->null_caption().pooled,
                       .blank_context = data_[e][part_].samples->blank_caption().context,
-                      .blank_pooled = data_[e][part_].samples->blank_caption().pooled});
+                      .blank_pooled = data_[e][part_].samples->blank_caption().pooled,
+                      .chunks = job::chunk_draws(now_->diffusion)});
 }
 
 std::vector<int64_t> ExpertSchedule::places_of(int dp_rank, int64_t batch) const {

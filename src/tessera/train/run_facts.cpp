@@ -152,7 +152,11 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                                    {"diffusion.loss", "mse"},
                                    {"diffusion.huber_c", "0.1"},
                                    {"diffusion.huber_schedule", "constant"},
-                                   {"diffusion.huber_scale", "1"}})
+                                   {"diffusion.huber_scale", "1"},
+                                   {"diffusion.chunks", ""},
+                                   {"diffusion.chunk_draws", "uniform"},
+                                   {"diffusion.chunk_same_share", "0"},
+                                   {"diffusion.first_frame_noise", "0"}})
     if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
   if (recipe::is_schedule_free(recipe))
     facts["train.optimizer"] = recipe.values.at("train.optimizer");  // AdamW's states mean others
