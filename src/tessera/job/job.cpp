@@ -158,6 +158,7 @@ std::unique_ptr<net::Denoiser> denoiser_at(const recipe::Recipe& recipe, const s
 
 /// Experts share plan, slots and schedule.
 void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, const Expert& expert) {
+  if (expert.name == "critic" && !std::filesystem::exists(expert.path)) return;  // a plan before weights are there
   if (expert.name.empty() || denoiser_at(recipe, expert.path)->config_json() == model.config_json()) return;
   if (expert.name == "critic")
     throw UserError(Exit::input, "distill.critic", expert.path + " has another config.json than the student",
@@ -342,7 +343,7 @@ void check_matched(const Job& job) {
       {takes.control_dim > 0 || takes.pose_dim > 0 || !takes.guides.empty(), "clips to follow"},
       {takes.given_frames || takes.frame_masks, "given frames"},
       {takes.pooled_dim > 0 || takes.glyph_dim > 0, "captions of two encoders"},
-      {!job.model->teacher_form() && job.model->numbers_beside() > 0, "numbers beside its prediction"}};
+      {job.model->numbers_beside() > 0, "numbers beside its prediction"}};
   for (const auto& [there, what] : beside)
     if (there)
       throw UserError(Exit::usage, "distill.method",

@@ -529,6 +529,7 @@ void resolve(Recipe& r) {
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;
+  r.distill.critic_lr *= scale_of(r.values).factor;
   r.train.muon_adam_lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;

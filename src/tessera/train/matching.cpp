@@ -46,7 +46,7 @@ class Matching final : public ExpertSchedule {
                  .batch = data().batch(own_step_),
                  .step = own_step_};
     made_ = samples;
-    const Exit exit = made_clips(samples, visit.step, engine);
+    const Rollout exit = made_clips(samples, visit.step, engine);
     if (expert_ == kCritic)
       follow(samples, exit);
     else
@@ -56,7 +56,7 @@ class Matching final : public ExpertSchedule {
 
  private:
   /// Of a student's steps, and what its clips are compared at.
-  struct Exit {
+  struct Rollout {
     double sigma = 0;
     Clips input, velocity;  ///< of the step at which it exits
     Clips clean;            ///< where that leads
@@ -80,12 +80,12 @@ class Matching final : public ExpertSchedule {
 
   /// The `number`-th noise of a sample in a step; the draws of its own noise are others.
   Tensor noise_at(int64_t step, int64_t place, int64_t number, const Tensor& like) const {
-    const Tensor noise = at::empty(like.sizes(), at::kFloat);
-    const auto count = static_cast<size_t>(noise.numel());
+    const Tensor drawn = at::empty(like.sizes(), at::kFloat);
+    const auto count = static_cast<size_t>(drawn.numel());
     RandomKey(static_cast<uint64_t>(now_->run.seed), Purpose::noise, static_cast<uint64_t>(step),
               static_cast<uint64_t>(place))
-        .normal(noise.mutable_data_ptr<float>(), static_cast<uint64_t>(number) * count, count);
-    return noise;
+        .normal(drawn.mutable_data_ptr<float>(), static_cast<uint64_t>(number) * count, count);
+    return drawn;
   }
 
   /// What a network says of each of the samples of `made_`, as a velocity.
@@ -116,12 +116,12 @@ class Matching final : public ExpertSchedule {
   }
 
   /// Backward simulation: the student's sampler up to the step that was drawn.
-  Exit made_clips(const diffusion::TrainingSamples& samples, int64_t step, engine::Engine& engine) {
+  Rollout made_clips(const diffusion::TrainingSamples& samples, int64_t step, engine::Engine& engine) {
     const int64_t steps = distill().steps,
                   last = diffusion::drawn_exit(static_cast<uint64_t>(now_->run.seed), step, steps);
     const std::vector<double> sigmas =
         diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
-    Exit exit;
+    Rollout exit;
     for (int64_t k = 0; k <= last; ++k) {
       exit.sigma = sigmas[static_cast<size_t>(k)];
       {
@@ -147,7 +147,7 @@ class Matching final : public ExpertSchedule {
   }
 
   /// The critic's step: flow matching on the student's clips.
-  void follow(const diffusion::TrainingSamples& samples, const Exit& exit) {
+  void follow(const diffusion::TrainingSamples& samples, const Rollout& exit) {
     const engine::Meter::Scope host(engine::Part::host);
     for (const auto& [place, clean] : exit.clean) {
       const diffusion::TrainingSample& sample = *samples.at(place);
@@ -157,7 +157,7 @@ class Matching final : public ExpertSchedule {
 
   /// The student's step: x = x_t - sigma u has the gradient of matching_loss() at x where the error of its prediction u is
   /// half of sigma^2 (u - target)^2 with the target u + d / sigma.
-  void match(const diffusion::TrainingSamples& samples, const Exit& exit, engine::Engine& engine) {
+  void match(const diffusion::TrainingSamples& samples, const Rollout& exit, engine::Engine& engine) {
     const int64_t step = step_;
     {
       const engine::Meter::Scope host(engine::Part::host);

@@ -43,8 +43,7 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
                           "distill.logit_mean", "distill.logit_std", "distill.tangent_warmup"})
     facts[key] = recipe.values.at(key);
   if (job.experts.critic())
-    for (const char* key : {"distill.critic_steps", "distill.critic_lr", "distill.steps"})
-      facts[key] = recipe.values.at(key);
+    for (const char* key : {"distill.critic_steps", "distill.steps"}) facts[key] = recipe.values.at(key);
 }
 
 void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
