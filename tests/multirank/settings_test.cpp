@@ -344,6 +344,10 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.logit_mean", "distill_test"},
       {"distill.logit_std", "distill_test"},
       {"distill.tangent_warmup", "distill_test"},
+      {"distill.critic", "matching_test"},
+      {"distill.critic_steps", "matching_test"},
+      {"distill.critic_lr", "matching_test"},
+      {"distill.steps", "matching_test"},
   };
   return all;
 }

@@ -161,7 +161,8 @@ const std::map<std::string, Shipped> kShipped = {
     {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, {{"train.micro_batch", "2"}}}},
     {"sana-1.6b_lora_24gb", {"rtx4090", 1, {{"train.micro_batch", "4"}}}},
     {"sana1.5-1.6b_full_h100", {"h100", 8, {{"train.micro_batch", "16"}}}},
-    {"sana-sprint-0.6b_scm_h100", {"h100", 8, {{"train.micro_batch", "16"}}}}};
+    {"sana-sprint-0.6b_scm_h100", {"h100", 8, {{"train.micro_batch", "16"}}}},
+    {"wan2.1-t2v-1.3b_dmd_h100", {"h100", 8, {{"train.micro_batch", "1"}}}}};
 
 TEST(Numbers, EachShippedRecipeForGpusComputesInBf16AndIsPlannedAsThePageSays) {
   const std::string page = checkpoint::read_text(TESSERA_SOURCE_DIR "/docs/plans.md");

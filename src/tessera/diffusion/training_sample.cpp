@@ -330,6 +330,16 @@ std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at:
 
 namespace {
 
+/// Of a teacher, one of those that there are.
+double drawn_guidance(const NoiseSettings& settings, int64_t step, int64_t place) {
+  const std::vector<double>& all = settings.angles.guidance;
+  return all[RandomKey(settings.seed, Purpose::timestep, step, place).below(kGuidanceDraw, all.size())];
+}
+void add_unguided(TrainingSample& sample, const NoiseSettings& settings) {
+  sample.unguided = sample.input;
+  sample.unguided->context = in_place_of(sample.input.context, settings.blank_context);
+}
+
 /// The network's timestep is 1000 s, whatever its sinusoid is made of; the target is the clip's own dx_t / dt, for which a
 /// teacher has its own.
 TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& clean, int64_t step, int64_t place) {
@@ -346,10 +356,9 @@ TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& cle
   drop_by_draw(sample, settings, step, place);
   sample.velocity = sigma * (std::cos(t) * noise - std::sin(t) * clean.latent);
   if (draws.guidance.empty()) return sample;
-  sample.guidance = draws.guidance[key.below(kGuidanceDraw, draws.guidance.size())];
+  sample.guidance = drawn_guidance(settings, step, place);
   sample.input.extra["guidance"] = at::tensor({sample.guidance}, at::kDouble);
-  sample.unguided = sample.input;
-  sample.unguided->context = in_place_of(sample.input.context, settings.blank_context);
+  add_unguided(sample, settings);
   return sample;
 }
 
@@ -424,6 +433,10 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
     sample.frame_weights.erase(sample.frame_weights.begin());  // that of the given frame, which is not predicted
   if (settings.loss.guidance.on())
     guide(sample, settings, clean, RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kGuidanceDraw));
+  if (!settings.angles.guidance.empty()) {
+    sample.guidance = drawn_guidance(settings, step, place);
+    add_unguided(sample, settings);
+  }
   return sample;
 }
 

@@ -58,9 +58,9 @@ void write_message(int64_t place, const TrainingSample& sample, char* to);
 /// The reverse. Its tensors lie in `message`, [message_bytes] of bytes.
 std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at::Tensor& message);
 
-/// How a student's samples are noised.
+/// How a student's samples are noised, and how its teacher is guided.
 struct AngleDraws {
-  bool on = false;
+  bool on = false;  ///< noised at angles
   TrigFlow flow = {};
   double mean = 0, std = 1;
   std::vector<double> guidance = {};  ///< strengths, of which each sample has one; empty: the teacher is not guided
@@ -69,7 +69,7 @@ struct AngleDraws {
 struct NoiseSettings {
   uint64_t seed = 0;
   Options timesteps = {};
-  AngleDraws angles = {};  ///< in place of `timesteps` and all below but caption_dropout
+  AngleDraws angles = {};  ///< if they are on, in place of `timesteps` and all below but caption_dropout
   LossRule loss = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;

@@ -207,8 +207,11 @@ net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& mode
 
 namespace {
 
-bool several(const recipe::Recipe& recipe) { return find_experts(recipe).several(); }
-bool windows(const recipe::Recipe& recipe) { return !find_experts(recipe).list.front().name.empty(); }
+bool several(const recipe::Recipe& recipe) { return find_experts(recipe).models() > 1; }
+bool windows(const recipe::Recipe& recipe) {
+  const Experts experts = find_experts(recipe);
+  return !experts.critic() && !experts.list.front().name.empty();
+}
 
 /// Why what was set for a key does nothing, "VALUE has no effect: ..."; none where it does something, or nothing was set.
 std::vector<std::string> idle(const recipe::Setting& setting, const recipe::Facts& facts) {

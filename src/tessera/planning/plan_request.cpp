@@ -95,7 +95,8 @@ void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const 
   if (recipe.asks() && update == plan::Update::just_in_time)
     throw UserError(Exit::usage, where,
                     std::string("\"just_in_time\" leaves updates to the next step, and passes ") +
-                        (recipe.distill.on()  ? "of the teacher"
+                        (recipe.distill.matches() ? "of all networks"
+                         : recipe.distill.on() ? "of the teacher"
                          : recipe.asks_base() ? "without adapters"
                                               : "without captions") +
                         " come before it",
@@ -392,7 +393,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
       recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior);
   if (recipe.asks_base()) request.run.base = by_place ? plan::AskBase::twins : plan::AskBase::any;
   if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
-  request.run.teacher_passes = recipe.distill.on() ? (recipe.distill.guided() ? 2 : 1) : 0;
+  request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   return request;

@@ -339,7 +339,8 @@ void time_rows(Table& table, const Planned& planned) {
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
   if (step.base > 0)
-    part(planned.run.distils()                         ? "teacher, tangent"
+    part(planned.run.matches()                         ? "networks"
+         : planned.run.distils()                       ? "teacher, tangent"
          : planned.run.unguided == plan::AskBase::none ? "without adapters"
          : planned.run.base == plan::AskBase::none     ? "without captions"
                                                        : "for targets",
@@ -522,6 +523,13 @@ std::vector<Fact> networks(const Planned& planned) {
     states += sizes.state_bytes(static_cast<int>(u));
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
+  if (planned.run.matches()) {
+    const std::string trained = shards + ", " + format_bytes(states) + " of states",
+                      between = "on the " + std::string(name(plan.idle)) + " while another runs";
+    return {{"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
+            {"critic", trained, "trained in the other steps; " + between},
+            {"teacher", shards, "frozen; in the student's steps alone; " + between}};
+  }
   return {{"student", shards + ", " + format_bytes(states) + " of states", "trained; in forward mode before each step"},
           {"teacher", shards,
            "frozen; " + std::to_string(planned.run.teacher_passes) + " passes before each step, between them on the " +

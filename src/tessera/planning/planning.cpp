@@ -76,6 +76,7 @@ void Planned::predict() {
   of_expert.clear();
   for (const auto& [expert, units] : plan().of_expert)
     of_expert[expert] = plan::predict(spec, plan().as_of(expert), machine).step;
+  if (run.matches()) return predict_matching();
   if (!run.asks()) return;
   double batches = 0;  // passes, each as long as its share of a micro-batch
   for (const plan::AskBase which : {run.base, run.unguided})
@@ -90,6 +91,24 @@ void Planned::predict() {
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);
   for (auto& [expert, step] : of_expert) add(step);
+}
+
+/// The passes before a step differ from network to network, and by the exit that is drawn.
+void Planned::predict_matching() {
+  constexpr int64_t kMost = 1000;  // steps that the mean is of
+  const int64_t last = std::min(run.last_step > 0 ? run.last_step : run.steps, run.first_step + kMost - 1);
+  const double pass = static_cast<double>(plan().accumulation()) * plan::forward_seconds(spec, plan(), machine);
+  std::map<int, std::pair<double, int64_t>> passes;  // of an expert's steps, and how many these are
+  for (int64_t step = run.first_step; step <= last; ++step) {
+    auto& [sum, steps] = passes[run.expert_of(step)];
+    sum += run.passes_of(step), ++steps;
+  }
+  const plan::StepSeconds alone = prediction.step;
+  for (const auto& [expert, of] : passes) {
+    plan::StepSeconds& step = expert == 0 ? prediction.step : of_expert.try_emplace(expert, alone).first->second;
+    step.base = pass * of.first / static_cast<double>(of.second);
+    step.total += step.base;
+  }
 }
 
 double Planned::mean_step() const {

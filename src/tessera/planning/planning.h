@@ -154,6 +154,7 @@ struct Planned {
   /// Of the training step, or the expert's pass, that needs most, with the run's arena.
   plan::MemoryCurve memory(int rank) const;
   void predict();            ///< fills prediction and of_expert
+  void predict_matching();   ///< the same of what predict() found, for a run that matches()
   double mean_step() const;  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
   /// The plan in `by_use` of each expert, where samples choose them so often.

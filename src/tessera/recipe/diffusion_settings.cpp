@@ -230,8 +230,9 @@ const Needs kOfDraws = {[](const Facts& f) { return f.recipe.diffusion.draws.on(
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 
-const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.on(); },
+const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.consistent(); },
                        "distill.method draws angles of its own and has its own loss"};
+const Needs kOfOwnLoss = {[](const Facts& f) { return !f.recipe.distill.on(); }, "distill.method has its own loss"};
 
 /// Those of diffusion.* that say which timesteps are drawn.
 std::vector<Setting> timestep_settings() {
@@ -360,13 +361,13 @@ std::vector<Setting> diffusion_settings() {
        "none",
        "loss weight over timesteps; sigma_sqrt: 1 / sigma^2; cosmap: 2 / (pi (1 - 2 sigma + 2 sigma^2)); sigma: sigma",
        diffusion<&Recipe::Diffusion::weighting>,
-       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .needs = {kOfFlow}, .in_stages = true}},
+       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .needs = {kOfOwnLoss}, .in_stages = true}},
       {"diffusion.loss",
        Kind::list,
        "mse",
        "loss of a prediction: mse, mae, huber or smooth_l1 as in sd-scripts, pseudo_huber as in ai-toolkit, true_huber or true_smooth_l1 as in PyTorch, log_cosh; or a sum, KIND=WEIGHT: mse=0.5,huber=0.5",
        read_loss,
-       {.needs = {kOfFlow}, .in_stages = true}},
+       {.needs = {kOfOwnLoss}, .in_stages = true}},
       {"diffusion.huber_c",
        Kind::number,
        "0.1",
@@ -483,21 +484,55 @@ void read_strengths(Recipe& recipe, const Given& given) {
 }
 
 const Needs kDistils = {[](const Facts& f) { return f.recipe.distill.on(); }, "it belongs to distill.method"};
+const Needs kConsistent = {[](const Facts& f) { return f.recipe.distill.consistent(); },
+                           "it belongs to distill.method = \"scm\""};
+const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); },
+                        "it belongs to distill.method = \"dmd\""};
+
+/// Those of a student whose clips are matched with its teacher's.
+std::vector<Setting> matching_settings() {
+  return {
+      {"distill.critic",
+       Kind::text,
+       "",
+       "weights that the critic begins with, as model.path; empty: the teacher's",
+       weights_path<&Recipe::distill, &Recipe::Distill::critic>,
+       {.needs = {kMatches}}},
+      {"distill.critic_steps",
+       Kind::integer,
+       "5",
+       "steps of the critic after each step of the student; run.steps counts both",
+       distill<&Recipe::Distill::critic_steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+      {"distill.critic_lr",
+       Kind::number,
+       "0",
+       "learning rate of the critic, along the same schedule; 0: train.lr",
+       distill<&Recipe::Distill::critic_lr>,
+       {.range = at_least(0), .needs = {kMatches}, .in_stages = true}},
+      {"distill.steps",
+       Kind::integer,
+       "4",
+       "steps in which the student makes a clip, evenly spaced before diffusion.shift, as the sampler lcm has them",
+       distill<&Recipe::Distill::steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+  };
+}
 
 }  // namespace
 
 std::vector<Setting> distill_settings() {
-  return {
+  std::vector<Setting> rows = {
       {"distill.method",
        Kind::choice,
        "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM); for models of pictures whose family has a forward mode; none: the model is trained on the data alone",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
        distill<&Recipe::Distill::method>,
-       {.choices = "none|scm"}},
+       {.choices = "none|scm|dmd"}},
       {"distill.teacher",
        Kind::text,
        "",
-       "weights of the teacher, as model.path; a model of the same sizes, whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
+       "weights of the teacher, as model.path; a model of the same sizes; of scm one whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
        weights_path<&Recipe::distill, &Recipe::Distill::teacher>,
        {.needs = {kDistils}}},
       {"distill.logvar",
@@ -505,11 +540,11 @@ std::vector<Setting> distill_settings() {
        "true",
        "whether the student learns how much a sample weighs in the loss by its time and guidance",
        distill<&Recipe::Distill::logvar>,
-       {.choices = "true|false", .needs = {kDistils}}},
+       {.choices = "true|false", .needs = {kConsistent}}},
       {"distill.guidance",
        Kind::list,
        "4,4.5,5",
-       "strengths of the teacher's guidance, of which each sample draws one, and the student is told it; the first of 1 or less: without",
+       "strengths of the teacher's guidance, of which each sample draws one, and a student of scm is told it; the first of 1 or less: without",
        read_strengths,
        {.needs = {kDistils}}},
       {"distill.sigma_data",
@@ -517,26 +552,29 @@ std::vector<Setting> distill_settings() {
        "0.5",
        "standard deviation that the data are taken to have",
        distill<&Recipe::Distill::sigma_data>,
-       {.range = above(0), .needs = {kDistils}}},
+       {.range = above(0), .needs = {kConsistent}}},
       {"distill.logit_mean",
        Kind::number,
        "0.2",
        "mean of the normal numbers n from which angles are drawn, atan(2 exp(n))",
        distill<&Recipe::Distill::logit_mean>,
-       {.needs = {kDistils}, .in_stages = true}},
+       {.needs = {kConsistent}, .in_stages = true}},
       {"distill.logit_std",
        Kind::number,
        "1.6",
        "their standard deviation",
        distill<&Recipe::Distill::logit_std>,
-       {.range = above(0), .needs = {kDistils}, .in_stages = true}},
+       {.range = above(0), .needs = {kConsistent}, .in_stages = true}},
       {"distill.tangent_warmup",
        Kind::integer,
        "4000",
        "steps over which the tangent's share of the loss grows from none to all",
        distill<&Recipe::Distill::tangent_warmup>,
-       {.range = at_least(0), .needs = {kDistils}, .in_stages = true}},
+       {.range = at_least(0), .needs = {kConsistent}, .in_stages = true}},
   };
+  const std::vector<Setting> matching = matching_settings();
+  rows.insert(rows.end(), matching.begin(), matching.end());
+  return rows;
 }
 
 }  // namespace tessera::recipe

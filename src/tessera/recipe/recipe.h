@@ -198,7 +198,7 @@ struct Recipe {
   } diffusion;
   /// A frozen teacher trains the denoiser, its student.
   struct Distill {
-    std::string method = "none";  ///< or scm
+    std::string method = "none";  ///< or scm, dmd
     std::string teacher;          ///< its weights
     bool logvar = true;           ///< the student learns how much a sample weighs
     double sigma_data = 0.5;
@@ -206,7 +206,13 @@ struct Recipe {
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
+    std::string critic;                  ///< weights that the critic begins with; empty: the teacher's
+    int64_t critic_steps = 5;            ///< of the critic after each of the student's
+    double critic_lr = 0;                ///< 0: train.lr
+    int64_t steps = 4;                   ///< in which the student makes a clip
     bool on() const { return method != "none"; }
+    bool consistent() const { return on() && !matches(); }  ///< learns consistency, on angles
+    bool matches() const { return method == "dmd"; }        ///< matches distributions
     bool guided() const { return !guidance.empty() && guidance.front() > 1; }
   } distill;
   struct ExpertKeys {

@@ -278,11 +278,11 @@ std::vector<Setting> sample_settings() {
       {"sample.sampler",
        Kind::choice,
        "euler",
-       "sampling algorithm; euler_by_size and euler_by_area: euler with the shift of the video's resolution and frames, as in " +
+       "sampling algorithm; lcm: for students of few steps (distill.method = \"dmd\"); euler_by_size and euler_by_area: euler with the shift of the video's resolution and frames, as in " +
            families::listed(families::names_in(&families::Family::shift_by_size), "and"),
        sample<&Recipe::Sample::sampler>,
        {.choices = "euler|euler_diffusers|euler_dynamic|unipc|unipc_diffusers|dpmpp|dpmpp_diffusers|dpmpp1_diffusers|"
-                   "dpmpp3_diffusers|dpmpp_heun_diffusers|scm|euler_by_size|euler_by_area",
+                   "dpmpp3_diffusers|dpmpp_heun_diffusers|scm|euler_by_size|euler_by_area|lcm",
         .in_stages = true}},
       {"sample.steps",
        Kind::integer,

@@ -55,9 +55,11 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
     checkpoint::TrainingCheckpoint saved(from);
     const bool averaged = recipe.sample.weights == "ema";
     if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has only the adapters
-    job::check_experts(job.experts, saved.manifest());
+    const checkpoint::Json& there = saved.manifest().experts;
+    const bool student = there.is_object() && there.contains("critic");  // which is not sampled
+    if (!student) job::check_experts(job.experts, saved.manifest());
     job::each_expert(store, job.experts, [&](size_t, const std::string& prefix) {
-      (averaged ? engine::restore_average : engine::restore)(store, saved, prefix);
+      (averaged ? engine::restore_average : engine::restore)(store, saved, student ? "student." : prefix);
     });
     if (router) router->resume(saved);
     log::info(std::string("sample: ") + (averaged ? "average of the weights" : "weights") + " of " + from.string());
@@ -186,6 +188,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
+  if (recipe.distill.matches()) recipe.distill.method = "none";  // of its three networks the student is sampled
   recipe::Recipe trained = recipe;
   if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
   const job::Job job = job::make_job(trained);

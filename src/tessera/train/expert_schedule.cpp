@@ -15,7 +15,7 @@ namespace tessera::train {
 namespace {
 
 diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
-  return {.on = distill.on(),
+  return {.on = distill.consistent(),
           .flow = {.sigma_data = distill.sigma_data},
           .mean = distill.logit_mean,
           .std = distill.logit_std,
@@ -27,10 +27,10 @@ diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
 ExpertSchedule::ExpertSchedule(const job::Experts& experts, const recipe::Recipe& recipe,
                                const std::vector<prepare::StageData>& data, int rank)
     : experts_(experts),
+      expert_order_(job::plan_expert_order(experts, recipe::run_parts(recipe))),
       rank_(rank),
       updates_(experts.size(), 0),
-      recipe_(recipe),
-      expert_order_(job::plan_expert_order(experts, recipe::run_parts(recipe))) {
+      recipe_(recipe) {
   for (size_t e = 0; e < experts.places(); ++e) {
     std::vector<int64_t> first_steps;
     for (const prepare::StageData& part : data) first_steps.push_back(expert_order_.done(e, part.first_step - 1) + 1);
@@ -231,6 +231,7 @@ double ExpertSchedule::learning_rate(size_t expert, int64_t own_step) const {
   recipe::LrSchedule schedule = now_->lr_schedule;
   if (experts_.places() > 1)
     schedule.total_steps = std::max<int64_t>(1, expert_order_.done(expert, expert_order_.steps()));
+  if (experts_.critic() && expert > 0 && now_->distill.critic_lr > 0) schedule.lr = now_->distill.critic_lr;
   return recipe::learning_rate(schedule, own_step - 1);
 }
 

@@ -93,6 +93,7 @@ class ExpertSchedule {
   double learning_rate(size_t expert, int64_t own_step) const;
 
   const job::Experts& experts_;
+  const diffusion::ExpertOrder expert_order_;
   const int rank_;
   std::vector<int64_t> updates_;         // of each expert
   const recipe::Recipe* now_ = nullptr;  // of the part that runs
@@ -115,10 +116,13 @@ class ExpertSchedule {
   std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
   const recipe::Recipe& recipe_;  // of the whole run
-  const diffusion::ExpertOrder expert_order_;
   std::vector<std::vector<prepare::StageData>> data_;                // of each of experts_.places() and part
   std::vector<diffusion::NoiseSettings> noise_;                      // likewise, of the part that runs
   std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last
 };
+
+/// Of a student with a critic (matching.cpp). All outlive it.
+std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
+                                                       const std::vector<prepare::StageData>& data, int rank);
 
 }  // namespace tessera::train

@@ -42,6 +42,8 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
   for (const char* key : {"distill.method", "distill.logvar", "distill.guidance", "distill.sigma_data",
                           "distill.logit_mean", "distill.logit_std", "distill.tangent_warmup"})
     facts[key] = recipe.values.at(key);
+  if (job.experts.critic())
+    for (const char* key : {"distill.critic_steps", "distill.steps"}) facts[key] = recipe.values.at(key);
 }
 
 void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
@@ -164,7 +166,7 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
     if (!recipe.values.at(key).empty()) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);
-  if (!job.experts.list.front().name.empty()) {
+  if (!job.experts.list.front().name.empty() && !job.experts.critic()) {
     facts["experts.router"] = recipe.experts.router;
     facts["experts.count"] = std::to_string(job.experts.size());
     facts["experts.boundary"] = number_text(job.experts.boundary);

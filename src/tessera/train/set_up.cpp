@@ -350,7 +350,7 @@ void write_plan(const Run& run) {
 /// Of rank 0.
 void claim_folder(Run& run) {
   std::vector<std::string> models;
-  if (run.job.experts.several())
+  if (run.job.experts.models() > 1)
     for (const job::Expert& expert : run.job.experts.list) models.push_back(expert.folder);
   run.folder->claim(models, run.health->why_back());
   run.health->forget();

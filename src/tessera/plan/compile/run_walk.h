@@ -55,7 +55,7 @@ class RunWalk {
 };
 
 /// Calls `emit(step, schedule)` for everything one rank runs, in order. `base_passes`: of RunSchedules::base before each
-/// training step, with those in forward mode between them.
+/// training step, with those in forward mode between them; of a run that matches(), so many times RunShape::passes_of.
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes = 0);
 
