@@ -63,7 +63,7 @@ void run_works(Works& works);
 
 /// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32 ([Note: products in 8 bits] in kernels.h).
 struct Fp8Lines {
-  Tensor codes, scales;
+  at::Tensor codes, scales;
 };
 
 /// The columns of an input: the first weight gradient that reads them makes them, the last one frees them.
@@ -76,13 +76,13 @@ struct Fp8Columns : torch::CustomClassHolder {
 class Fp8Inputs {
  public:
   /// The rows of x in e4m3, until another input comes or clear().
-  const Fp8Lines& rows(const Tensor& x);
+  const Fp8Lines& rows(const at::Tensor& x);
   /// The same for all linears that read x; counts one more of them.
-  c10::intrusive_ptr<Fp8Columns> columns(const Tensor& x);
+  c10::intrusive_ptr<Fp8Columns> columns(const at::Tensor& x);
   void clear();
 
  private:
-  void take(const Tensor& x);
+  void take(const at::Tensor& x);
 
   c10::weak_intrusive_ptr<c10::StorageImpl> of_{c10::intrusive_ptr<c10::StorageImpl>()};
   std::array<int64_t, 4> place_ = {};  // of x in it: offset, rows, columns; and its version
