@@ -823,10 +823,9 @@ const device::Backend kTable = {
     .end_graph = placed<[]() -> device::Graph { return timeline().end_graph(); }>,
     .launch = placed<[](device::Graph graph) { timeline().launch(*static_cast<SimulatedGraph*>(graph)); }>,
     .free_graph = placed<[](device::Graph graph) { delete static_cast<SimulatedGraph*>(graph); }>,
-    .graph_nodes =
-        placed<[](device::Graph graph) {
-          return static_cast<int64_t>(static_cast<SimulatedGraph*>(graph)->nodes.size());
-        }>,
+    .graph_nodes = placed<[](device::Graph graph) {
+      return static_cast<int64_t>(static_cast<SimulatedGraph*>(graph)->nodes.size());
+    }>,
     .write_word = placed<write_word>,
     .fault = placed<[] { return timeline().fault(); }>,
     .label = [](const std::string& what) { timeline().label(what); },

@@ -335,6 +335,7 @@ void Timeline::begin_graph() {
   TORCH_CHECK(!graph_, "a graph is begun within another");
   graph_ = std::make_unique<SimulatedGraph>();
   origin_ = &current();
+  capturer_ = std::this_thread::get_id();
   captured_ = {origin_};
   origin_->captured = 0, origin_->nodes = 0, origin_->behind.clear();
   ++capture_;
@@ -349,7 +350,7 @@ SimulatedGraph* Timeline::end_graph() {
   const std::vector<int64_t> joined = origin_->behind;
   for (StreamState* stream : streams) stream->captured = -1;
   for (size_t s = 1; s < streams.size(); ++s)
-    TORCH_CHECK(s < joined.size() && joined[s] == streams[s]->nodes,
+    TORCH_CHECK((s < joined.size() ? joined[s] : 0) == streams[s]->nodes,
                 "the capture was ended with work of a stream that is not joined (cudaErrorStreamCaptureUnjoined), of ",
                 streams[s]->label);
   std::erase_if(graph->nodes, [](const GraphNode& node) { return node.uses.empty(); });  // views
@@ -385,7 +386,8 @@ void Timeline::launch(SimulatedGraph& graph) {
     const GraphNode& node = *chosen.back();
     chosen.pop_back();
     const std::string before = std::exchange(mine().label, node.label);
-    run(node.what.c_str(), node.uses, node.work ? node.work : [] {});
+    run(
+        node.what.c_str(), node.uses, node.work ? node.work : [] {});
     mine().label = before;
   }
 }
@@ -394,8 +396,11 @@ void Timeline::launch(SimulatedGraph& graph) {
 void Timeline::keep(StreamState& stream, const std::vector<Use>& uses, std::function<void()> work) {
   mine().node = -1;
   if (stream.captured < 0) return;
+  TORCH_CHECK(&stream != origin_ || capturer_ == std::this_thread::get_id(), "another thread gives ", *mine().what,
+              " to the stream that is captured, and it would become part of the graph: ", mine().label);
   mine().node = static_cast<int64_t>(graph_->nodes.size());
-  graph_->nodes.push_back({mine().label, *mine().what, stream.captured, stream.nodes, stream.behind, uses, std::move(work)});
+  graph_->nodes.push_back(
+      {mine().label, *mine().what, stream.captured, stream.nodes, stream.behind, uses, std::move(work)});
   ++stream.nodes;
   const auto own = static_cast<size_t>(stream.captured);
   if (stream.behind.size() <= own) stream.behind.resize(own + 1);
@@ -442,8 +447,8 @@ void Timeline::check_uncaptured(const EventState& event) const {
 }
 
 void Timeline::check_wait() {
-  TORCH_CHECK(current().captured < 0, "the host waits for a stream that is captured (cudaErrorStreamCaptureUnsupported), in ",
-              mine().label);
+  TORCH_CHECK(current().captured < 0,
+              "the host waits for a stream that is captured (cudaErrorStreamCaptureUnsupported), in ", mine().label);
 }
 
 // Uses

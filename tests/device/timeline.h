@@ -161,8 +161,8 @@ class Timeline {
     std::deque<Job> queue;
     std::thread thread;
     bool stop = false;
-    int captured = -1;      // its place among the streams of the capture
-    int64_t nodes = 0;      // that it has of it
+    int captured = -1;  // its place among the streams of the capture
+    int64_t nodes = 0;  // that it has of it
     std::vector<int64_t> behind;
   };
   struct EventState {
@@ -233,6 +233,7 @@ class Timeline {
   std::FILE* launches_log_ = nullptr;
   std::unique_ptr<SimulatedGraph> graph_;  // being captured
   StreamState* origin_ = nullptr;
+  std::thread::id capturer_;
   std::vector<StreamState*> captured_;
   int64_t capture_ = 0;  // its number
   std::vector<std::vector<GraphNode>> made_;

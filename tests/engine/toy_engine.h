@@ -160,7 +160,7 @@ class ToyRank {
   comm::Comm& comm() { return comm_; }
   double lr = 1e-2;
   int64_t samples = 2;  ///< of each micro-batch of the steps to come
-  bool skips = false;  ///< the steps to come have no update
+  bool skips = false;   ///< the steps to come have no update
 
   /// One optimiser step; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {

@@ -240,7 +240,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"plan.nvme_checksum", "engine/disk_test"},
       {"plan.offload_to", "planning/planning_test"},
       {"plan.units", "plan/unit_keys_test"},
-      {"plan.graphs", "of machines with a GPU: device/lanes_test, device_test"},
+      {"plan.graphs", "of machines with a GPU: device/graphs_test, device_test"},
       {"plan.attention", "of machines with a GPU: device_test"},
       {"plan.update_on", "optimisers_test"},
       {"plan.update_threads", "threads change no bits: plan/plan_test"},

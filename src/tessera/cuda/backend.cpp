@@ -68,7 +68,6 @@ device::Properties properties(int index) {
           static_cast<int64_t>(free)};
 }
 
-
 void wait() { c10::cuda::device_synchronize(); }
 
 // --- streams and events
@@ -84,8 +83,7 @@ cudaStream_t first_stream(int index) {
 }
 
 void use_stream(cudaStream_t stream, int index) {
-  c10::cuda::setCurrentCUDAStream(
-      c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(index)));
+  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(index)));
 }
 
 void place(int index) {
@@ -221,9 +219,7 @@ device::Graph end_graph() {
   return new DeviceGraph{exec, static_cast<int64_t>(nodes)};
 }
 
-void launch(device::Graph graph) {
-  C10_CUDA_CHECK(cudaGraphLaunch(static_cast<DeviceGraph*>(graph)->exec, stream()));
-}
+void launch(device::Graph graph) { C10_CUDA_CHECK(cudaGraphLaunch(static_cast<DeviceGraph*>(graph)->exec, stream())); }
 
 /// Owners end with it, also after the device has failed.
 void free_graph(device::Graph graph) {

@@ -140,7 +140,7 @@ FlowMatching::PendingLoss FlowMatching::pending(const net::Batch& batch, const M
   const auto [first, last] = batch.predictions_of(s);
   const auto [begin, end] = rows_here(batch, s);
   const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
-  return {share(m, s), 0,   m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s], !m.samples[s]->from_base,
+  return {share(m, s),       0, m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s], !m.samples[s]->from_base,
           m.samples[s]->twin};
 }
 

@@ -36,8 +36,8 @@ void StepGraphs::clear() {
 }
 
 StepGraphs::Step& StepGraphs::find(const plan::ProgramPtr& program, std::string form, bool& fresh) {
-  const auto found = std::ranges::find_if(
-      steps_, [&](const Step& step) { return step.program == program && step.form == form; });
+  const auto found =
+      std::ranges::find_if(steps_, [&](const Step& step) { return step.program == program && step.form == form; });
   fresh = found == steps_.end();
   Step step = fresh ? Step{program, std::move(form)} : std::move(*found);
   if (!fresh) steps_.erase(found);
@@ -54,7 +54,8 @@ bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared) {
   Step& step = find(run.program, std::move(*form), fresh);
   if (fresh) {
     if (++forms_ >= kManyForms && !std::exchange(told_forms_, true))
-      tell(std::to_string(kManyForms) + " steps in a row had forms of their own, and none was a graph: set plan.graphs = \"off\"");
+      tell(std::to_string(kManyForms) +
+           " steps in a row had forms of their own, and none was a graph: set plan.graphs = \"off\"");
     return false;
   }
   forms_ = 0;
@@ -65,8 +66,7 @@ bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared) {
   }
   const Meter::Claim claim(step.pool);
   if (!claim.holds()) {
-    if (!std::exchange(told_taken_, true))
-      tell("steps run without their graph while others have its memory, as threads that encode clips or make samples");
+    if (!std::exchange(told_taken_, true)) tell("steps run without their graph while others have its memory");
     return false;
   }
   interpreter_.bring_again(run, step.brought);
@@ -106,10 +106,10 @@ void StepGraphs::capture(const std::shared_ptr<ScheduleRun>& shared, Step& step)
                     "a step could not be captured as a graph of the device: " + std::string(error.what()),
                     "set plan.graphs = \"off\"");
   }
-  step.pool = Meter::end_pool();
   step.brought = interpreter_.take_brought(), step.uploads = interpreter_.uploads_place();
   interpreter_.bring_captured(false);
   launch(run, step);
+  step.pool = Meter::end_pool();
   ++captured_;
   int64_t tokens = 0;
   for (const int64_t of_micro : run.tokens) tokens += of_micro;

@@ -197,7 +197,8 @@ void Lanes::follow(ScheduleRun& run, const plan::Instruction& in) {
   bool& begun = run.begun[static_cast<size_t>(in.lane)];
   if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
   for (const int earlier : in.wait)  // start_ is behind what a graph has done
-    if (earlier >= (run.capturing ? 0 : run.captured) && run.schedule().list[earlier].lane != in.lane) after(marks_[earlier]);
+    if (earlier >= (run.capturing ? 0 : run.captured) && run.schedule().list[earlier].lane != in.lane)
+      after(marks_[earlier]);
 }
 
 /// An instruction that gives messages to streams does it after the one before it in the list has: [Note: one order of issue].
@@ -211,7 +212,7 @@ void Lanes::perform(ScheduleRun& run, int index) {
   const plan::Instruction& in = run.schedule().list[index];
   const bool enqueues = far_ && !works_on_host(in.lane);
   const double t0 = run.times->now();  // an injected delay counts as the instruction's time
-  const bool own = !run.capturing;  // a graph would repeat its times and its progress
+  const bool own = !run.capturing;     // a graph would repeat its times and its progress
   if (enqueues && own) progress_->begins(in.lane, {run.program, run.step, index});
   if (own) run.times->began(index);
   if (whereabouts_) whereabouts_(run.step, index, in, false);

@@ -13,8 +13,7 @@ constexpr double kLaunch = 5e-6;
 /// Up to the norm.
 int64_t launches(const ModelSpec& model, const Plan& plan) {
   int64_t count = 0;
-  for (size_t u = 0; u < model.units.size(); ++u)
-    count += (plan.units[u].recomputes() ? 2 : 1) * kForward + kBackward;
+  for (size_t u = 0; u < model.units.size(); ++u) count += (plan.units[u].recomputes() ? 2 : 1) * kForward + kBackward;
   return plan.accumulation() * (count + kOfLoss * plan.micro_batch);
 }
 

@@ -410,14 +410,17 @@ Planned make_plan(const PlanRequest& request) {
                                 "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
                                     std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
+  // A capture takes all that its stream is given, and all threads that compute share one.
+  const char* beside = request.device_threads > 1 ? "encoders compute on the device beside the steps" : "";
   planned.graphs = plan::choose_graphs(request.planner.graphs, planned.spec, planned.plan(), planned.prediction.step,
-                                       request.no_graphs);
+                                       request.no_graphs.empty() ? beside : request.no_graphs);
   // Without a GPU to plan for, its seconds are not known, and nothing is chosen.
   if (!planned.graphs.asked && planned.machine.profile.target.empty())
     planned.graphs.on = false, planned.graphs.why = "plan.profile is no GPU's";
   for (const std::string& warning :
-       {useless_graphs(request, planned), advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),
-        useless_prefetch(request, planned), useless_update_threads(request, planned), slower_mesh(request, planned)})
+       {useless_graphs(request, planned), advice_without_disk(request, planned), useless_grad_dtype(planned),
+        useless_offload_to(request, planned), useless_prefetch(request, planned),
+        useless_update_threads(request, planned), slower_mesh(request, planned)})
     planned.warn(warning);
   return planned;
 }

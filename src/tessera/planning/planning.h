@@ -11,8 +11,8 @@
 
 #include "tessera/base/target.h"
 #include "tessera/net/model.h"
-#include "tessera/plan/graphs.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/plan/simulate/predict.h"

@@ -42,7 +42,9 @@ void Uploads::go(Way way) {
   way_ = way, next_ = 0;
 }
 
-int64_t Uploads::room(const at::Tensor& t) { return t.defined() ? round_up(static_cast<int64_t>(t.nbytes()), kAligned) : 0; }
+int64_t Uploads::room(const at::Tensor& t) {
+  return t.defined() ? round_up(static_cast<int64_t>(t.nbytes()), kAligned) : 0;
+}
 
 void Uploads::write(const at::Tensor& from, int64_t at) {
   const auto bytes = static_cast<int64_t>(from.nbytes());
@@ -62,7 +64,8 @@ at::Tensor Uploads::bring(const at::Tensor& here, at::Device device) {
   }
   const at::Tensor there = at::empty(from.sizes(), from.options().device(device));
   if (bytes == 0) return there;
-  const int64_t size = round_up(bytes, kAligned), at = way_ == Way::ring ? place(size) : std::exchange(next_, next_ + size);
+  const int64_t size = round_up(bytes, kAligned),
+                at = way_ == Way::ring ? place(size) : std::exchange(next_, next_ + size);
   write(from, at);
   device::used()->enqueue_copy(there.mutable_data_ptr(), memory_.at(at), bytes);
   if (way_ == Way::captured) return there;

@@ -6,9 +6,12 @@
 #include <sys/mman.h>
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "tessera/base/check.h"
@@ -184,13 +187,19 @@ class DeviceAllocator final : public c10::Allocator {
     device::used()->copy(to, from, static_cast<int64_t>(count));
   }
 
-  std::optional<Reserve> reserve_;  // of books().mutex; once there is a block
+  std::optional<Reserve> reserve_;   // of books().mutex; once there is a block
   std::optional<Meter::Pool> pool_;  // likewise
   int64_t before_pool_ = 0;
+  std::thread::id pool_of_;
+  std::condition_variable ended_;  // the pool
 
  private:
   void* take(size_t size, size_t asked) {
-    const std::lock_guard lock(books().mutex);
+    std::unique_lock lock(books().mutex);
+    // What is freed while a graph is captured is still the graph's, whose first launch is to come.
+    const auto mine = [this] { return !pool_ || pool_of_ == std::this_thread::get_id(); };
+    check_internal(ended_.wait_for(lock, std::chrono::minutes(1), mine), "engine.memory",
+                   "a thread waits a minute for the end of a capture to take memory of the device");
     check_internal(reserve_.has_value(), "engine.memory", "a tensor of the device before its memory was reserved");
     if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
     if (!device::WorkspaceLimit::allows(static_cast<int64_t>(asked)))
@@ -317,12 +326,14 @@ void Meter::begin_pool() {
   const std::lock_guard lock(books().mutex);
   of_device()->pool_.emplace();
   of_device()->before_pool_ = books().count.total;
+  of_device()->pool_of_ = std::this_thread::get_id();
 }
 
 Meter::Pool Meter::end_pool() {
   const std::lock_guard lock(books().mutex);
   Pool pool = std::move(of_device()->pool_.value());
   of_device()->pool_.reset();
+  of_device()->ended_.notify_all();
   std::ranges::sort(pool.ranges);
   std::vector<std::pair<int64_t, int64_t>> apart;
   for (const auto& [at, bytes] : pool.ranges)
@@ -337,7 +348,8 @@ Meter::Pool Meter::end_pool() {
 Meter::Claim::Claim(const Pool& pool) : pool_(pool) {
   const std::lock_guard lock(books().mutex);
   Reserve& reserve = *of_device()->reserve_;
-  holds_ = std::ranges::all_of(pool.ranges, [&](const auto& range) { return reserve.free_at(range.first, range.second); });
+  holds_ =
+      std::ranges::all_of(pool.ranges, [&](const auto& range) { return reserve.free_at(range.first, range.second); });
   if (!holds_) return;
   for (const auto& [at, bytes] : pool.ranges) reserve.take_at(at, bytes);
   books().count.add(Part::compute, pool.most);

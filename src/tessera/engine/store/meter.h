@@ -75,7 +75,7 @@ class Meter {
     std::optional<Part> before_;
   };
 
-  /// What was taken of the GPU's block in a while, by all threads: where, and the most at once.
+  /// What the calling thread takes of the GPU's block in a while: where, and the most at once. Others wait with theirs.
   struct Pool {
     std::vector<std::pair<int64_t, int64_t>> ranges;  ///< offset and bytes, ascending and apart
     int64_t most = 0;
