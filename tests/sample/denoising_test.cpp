@@ -215,10 +215,10 @@ TEST_F(Chunks, NeedNoMoreMemoryForALongerClip) {
     EXPECT_EQ(tokens, 2 * 4) << "four tokens a frame";
     EXPECT_EQ(passes_, 3 * (3 + 1) - 1) << "none is stored behind the last";
     EXPECT_GT(states, 0);
-    sampled(40, keys);
+    sampled(20, keys);
     EXPECT_EQ(tokens_, tokens);
     EXPECT_EQ(states_, states);
-    EXPECT_EQ(passes_, 20 * (3 + 1) - 1);
+    EXPECT_EQ(passes_, 10 * (3 + 1) - 1);
   }
 }
 

@@ -78,10 +78,10 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
   bounds_ = {0, x_.size(1)};
   begin_chunk();
   sampler_->use_noise([this, seed, prompt](int step) {
+    step += static_cast<int>(chunk_) * sampler_->steps();  // behind those of finished chunks
     at::Tensor noise = at::empty(part_.sizes(), at::kFloat);
-    const size_t before = chunk_ * static_cast<size_t>(sampler_->steps());  // of finished chunks
     RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt),
-              before + static_cast<uint64_t>(step) + 1)
+              static_cast<uint64_t>(step) + 1)
         .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
     return noise;
   });
