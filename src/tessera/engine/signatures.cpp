@@ -59,7 +59,7 @@ class CountingContext final : public net::Context {
 
   Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
     if (how.act == net::Act::gelu_tanh) {
-      streams("gelu", {input, input});
+      streams("gelu", {input, input}, {input, input, input, input});  // its backward makes gelu(x) again
       read_ = Tensor();
       const size_t index = sizes_.products.size();
       const Tensor y = product(site, input);
@@ -67,16 +67,32 @@ class CountingContext final : public net::Context {
       work_.results[std::string(site)] = 2 * static_cast<double>(input.numel() * y.size(1));
       return y;
     }
-    if (how.act != net::Act::none) streams("activation", {input, input});
+    if (how.act == net::Act::silu_glu || how.act == net::Act::gelu_glu)
+      streams("activation", {input, *how.gate, input}, {input, input, *how.gate, input, *how.gate});
+    else if (how.act != net::Act::none)
+      streams("activation", {input, input}, {input, input, input});
     return product(site, input);
   }
   Tensor norm(std::string_view, const Tensor& x, const net::Norm& how, int) override {
-    if (how.kind == net::Norm::rms) return same(how.rope > 0 ? "rms_norm_rope" : "rms_norm", x);
-    return normed("norm", x);
+    if (how.kind == net::Norm::rms) {
+      const bool turns = how.rope > 0;  // with heads of their own, in a pass of its own
+      if (turns && how.heads > 0) same("rope", x, {x, x});
+      return same(turns && how.heads == 0 ? "rms_norm_rope" : "rms_norm", x, {x, x, x});
+    }
+    const Tensor y = result(x, x.sizes());
+    streams("norm", {x, y}, {y, x, x, x});  // what the residual sum has of x is added in the same pass
+    return y;
   }
-  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same("rope", x); }
-  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
-    streams("residual", {x, y, x});
+  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override {
+    return same("rope", x, {x, x});
+  }
+  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int) override {
+    std::vector<Tensor> back;
+    if (gate)
+      back = {x, y, y};
+    else if (x.scalar_type() != y.scalar_type())
+      back = {x, y};
+    streams("residual", {x, y, x}, back);
     read_ = Tensor();
     return made(x, x.sizes());
   }
@@ -98,13 +114,17 @@ class CountingContext final : public net::Context {
     work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
     return made(q, {q.size(0), v.size(1)});
   }
-  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override {
+  Tensor conv(std::string_view, const Tensor& x, const net::Conv& how, int) override {
     read_ = Tensor();
-    return normed("conv", x);
+    const Tensor y = result(x, x.sizes());
+    std::vector<Tensor> back = {y, x, y, x};  // of the weight, and of x
+    if (how.silu) back.push_back(x);
+    streams("conv", {x, y}, back);
+    return y;
   }
   Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
     const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
-    streams("unfold", {x, y});
+    streams("unfold", {x, y}, {x, y});
     return y;
   }
   Tensor param(std::string_view site) override {
@@ -113,7 +133,7 @@ class CountingContext final : public net::Context {
   Tensor embedding(std::string_view site, const Tensor& ids) override {
     const Tensor rows =
         at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams("embedding", {rows, rows});
+    streams("embedding", {rows, rows}, {rows, rows});
     return rows;
   }
 
@@ -134,7 +154,8 @@ class CountingContext final : public net::Context {
       work_.add_product(flops * rank, true);
       add_sizes({r, i, rank}, true), add_sizes({r, rank, o}, true);
       work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
-      streams("adapter", {result(x, {rows, shape[0]})});
+      const Tensor y = result(x, {rows, shape[0]});
+      streams("adapter", {y}, {y, y});
     }
     add_change(site, r, i, o);
     return result(x, {rows, shape[0]});
@@ -161,7 +182,7 @@ class CountingContext final : public net::Context {
     }
     const Tensor y = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(out)},
                                at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams("adapter", {y, y});
+    streams("adapter", {y, y}, {y, y, y, y});
   }
   static int64_t numel(const std::vector<int64_t>& shape) {
     int64_t product = 1;
@@ -189,21 +210,22 @@ class CountingContext final : public net::Context {
     sizes_.products.push_back(product);
     if (trained) sizes_.weight_grads.push_back(product);
   }
-  /// Counts one operator of the kind that reads or writes these tensors.
-  void streams(const std::string& kind, const std::vector<Tensor>& tensors) {
+  static double bytes_of(const std::vector<Tensor>& tensors) {
     double bytes = 0;
     for (const Tensor& t : tensors) bytes += static_cast<double>(t.numel() * t.element_size());
+    return bytes;
+  }
+  /// Counts one operator of the kind that reads or writes these tensors in a forward and in a backward.
+  void streams(const std::string& kind, const std::vector<Tensor>& tensors, const std::vector<Tensor>& backward) {
+    const double bytes = bytes_of(tensors), back = bytes_of(backward);
     work_.streamed += bytes, ++work_.operators;
-    sizes_.kinds[kind].bytes += bytes, ++sizes_.kinds[kind].operators;
+    plan::Streams &of_kind = sizes_.kinds[kind], &of_backward = sizes_.kinds[plan::of_backward(kind)];
+    of_kind.bytes += bytes, ++of_kind.operators;
+    of_backward.bytes += back, ++of_backward.operators;
   }
-  Tensor same(const std::string& kind, const Tensor& x) {
-    streams(kind, {x, x});
+  Tensor same(const std::string& kind, const Tensor& x, const std::vector<Tensor>& backward) {
+    streams(kind, {x, x}, backward);
     return made(x, x.sizes());
-  }
-  Tensor normed(const std::string& kind, const Tensor& x) {
-    const Tensor y = result(x, x.sizes());
-    streams(kind, {x, y});
-    return y;
   }
   /// Query-key pairs of this rank.
   double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {

@@ -220,15 +220,20 @@ double CostModel::site_seconds(const Priced& priced, const std::string& site, bo
 
 double CostModel::others_seconds(const Priced& priced, bool backward) const {
   const DeviceProfile& device = machine_.profile.device;
-  const auto streaming = [&](double bytes, int operators) {
-    return (backward ? 2 : 1) * (bytes + device.stream.half * operators) / device.stream.top;
+  const auto streaming = [&](double back, double forward, int operators) {
+    return ((backward ? back : forward) + (backward ? 2 : 1) * device.stream.half * operators) / device.stream.top;
   };
-  if (device.operators.empty() || !priced.sizes) return streaming(priced.work.streamed, priced.work.operators);
+  if (!priced.sizes || priced.sizes->kinds.empty())
+    return streaming(2 * priced.work.streamed, priced.work.streamed, priced.work.operators);
   double seconds = 0;
-  for (const auto& [kind, of_kind] : priced.sizes->kinds) {
+  const std::map<std::string, Streams>& kinds = priced.sizes->kinds;
+  for (const auto& [kind, of_kind] : kinds) {
+    if (kind.ends_with(of_backward(""))) continue;
     const auto measured = device.operators.find(kind);
     if (measured == device.operators.end()) {
-      seconds += streaming(of_kind.bytes, of_kind.operators);
+      const auto back = kinds.find(of_backward(kind));
+      seconds += streaming(back == kinds.end() ? 2 * of_kind.bytes : back->second.bytes, of_kind.bytes,
+                           of_kind.operators);
       continue;
     }
     const Rate& rate = backward ? measured->second.backward : measured->second.forward;
