@@ -407,6 +407,26 @@ TEST_F(RelayTest, OfANameThatIsTakenIsNone) {
   EXPECT_EQ(connections_at(host->port()), 1);
 }
 
+/// As srun and mpirun start them: machines that are one here share a relay.
+TEST_F(RelayTest, IsThatOfTheFirstRankWhereNoLauncherIs) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kRanks = 6, kEach = 3;
+  const int port = host->port();
+  host.reset();
+  const Mesh mesh = Mesh::parse("dp_shard=" + std::to_string(kRanks));
+  std::vector<std::unique_ptr<Comm>> comms(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Rendezvous place{
+          .rank = rank, .world = kRanks, .local_rank = rank % kEach, .local_world = kEach, .port = port};
+      comms[static_cast<size_t>(rank)] = std::make_unique<Comm>(place, mesh, 60);
+      comms[static_cast<size_t>(rank)]->barrier();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(connections_at(port), 1);
+}
+
 TEST(RendezvousStore, APortThatAcceptsAndStaysSilentIsNamed) {
   const SilentPort port;
   const NotAdmitted refusal = refusal_of(port.port(), {kToken}, 1);
