@@ -298,7 +298,8 @@ class RelayTest : public ::testing::Test {
     return StoreRelay::open("127.0.0.1", host->port(), {kToken}, 30, StoreRelay::own_name());
   }
   std::unique_ptr<StoreClient> client(const StoreRelay& by, const std::string& token = kToken) const {
-    return std::make_unique<StoreClient>("127.0.0.1", host->port(), StoreAccess{.token = token, .relay = by.name()}, 30);
+    return std::make_unique<StoreClient>("127.0.0.1", host->port(), StoreAccess{.token = token, .relay = by.name()},
+                                         30);
   }
   std::unique_ptr<HostedStore> host = std::make_unique<HostedStore>("127.0.0.1", 0, kToken);
 };
@@ -364,10 +365,9 @@ TEST_F(RelayTest, ClosesOnWhoSpeaksWronglyAloneAndKnowsTheToken) {
     StoreClient stranger("127.0.0.1", host->port(), {.token = kToken, .relay = by->name()}, 30);
     return stranger.release();
   };
-  for (const std::string& wrong :
-       {std::string("\0\0\0\0", 4), wire::frame(127, {}), wire::frame(wire::Op::set, {"a"}),
-        wire::frame(wire::Op::relayed, {"1", "x"}), wire::frame(wire::Op::left, {"1"}),
-        wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {})}) {
+  for (const std::string& wrong : {std::string("\0\0\0\0", 4), wire::frame(127, {}), wire::frame(wire::Op::set, {"a"}),
+                                   wire::frame(wire::Op::relayed, {"1", "x"}), wire::frame(wire::Op::left, {"1"}),
+                                   wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {})}) {
     const int fd = admitted();
     ASSERT_EQ(::send(fd, wrong.data(), wrong.size(), MSG_NOSIGNAL), static_cast<ssize_t>(wrong.size()));
     pollfd waiting{fd, POLLIN, 0};

@@ -171,7 +171,9 @@ TEST(CacheLists, HaveAnEntryForEachKeyOnce) {
 
 TEST(NamedRecords, AreFoundByNameAndComeInTheOrderOfNames) {
   NamedRecords known;
-  const auto name_of = [](size_t i) { return (i % 3 ? "/a/b " + std::to_string(i % 7) + "/" : "") + std::to_string(i); };
+  const auto name_of = [](size_t i) {
+    return (i % 3 ? "/a/b " + std::to_string(i % 7) + "/" : "") + std::to_string(i);
+  };
   constexpr size_t kCount = 3000;
   for (const size_t more : {0, 5}) {
     for (size_t i = 0; i < kCount; ++i) {

@@ -309,9 +309,7 @@ std::string CacheKey::hash() const {
   return digits_of(first, second);
 }
 
-Path CacheKey::file(const Path& folder) const {
-  return file_of(folder, is_text(), hash());
-}
+Path CacheKey::file(const Path& folder) const { return file_of(folder, is_text(), hash()); }
 
 std::string CacheKey::name() const {
   return is_text() ? "caption '" + value_of(fields, "caption") + "'" : value_of(fields, "source");
@@ -370,24 +368,17 @@ void CacheEntries::set(size_t index, const std::optional<CacheEntry>& entry, boo
   place.digest = 0;
   if (!entry) return;
   place.digest = entry->digest != 0 ? entry->digest : header_digest(entry->header, of_fields ? kOfFields : kWhole);
-  if (entry->file != file_of(folder_, texts_, hash(index)))
-    elsewhere_.emplace(index, entry->file);
+  if (entry->file != file_of(folder_, texts_, hash(index))) elsewhere_.emplace(index, entry->file);
 }
 
-std::string CacheEntries::hash(size_t index) const {
-  return digits_of(places_[index].hash[0], places_[index].hash[1]);
-}
+std::string CacheEntries::hash(size_t index) const { return digits_of(places_[index].hash[0], places_[index].hash[1]); }
 
 std::optional<CacheEntry> CacheEntries::operator[](size_t index) const {
   const Place& place = places_[index];
   if (place.digest == 0) return std::nullopt;
   const auto file = elsewhere_.find(index);
-  return CacheEntry{file != elsewhere_.end() ? file->second
-                                             : file_of(folder_, texts_, hash(index)),
-                    {},
-                    texts_,
-                    "",
-                    place.digest};
+  return CacheEntry{
+      file != elsewhere_.end() ? file->second : file_of(folder_, texts_, hash(index)), {}, texts_, "", place.digest};
 }
 
 CacheEntry CacheEntries::at(size_t index) const {

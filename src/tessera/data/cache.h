@@ -110,8 +110,7 @@ using RowFile = std::pair<std::string, Path>;
 class CacheKeys {
  public:
   CacheKeys(size_t size, std::function<CacheKey(size_t)> key) : size_(size), key_(std::move(key)) {}
-  CacheKeys(std::vector<CacheKey> keys)
-      : CacheKeys(keys.size(), [keys](size_t index) { return keys[index]; }) {}
+  CacheKeys(std::vector<CacheKey> keys) : CacheKeys(keys.size(), [keys](size_t index) { return keys[index]; }) {}
   CacheKeys(std::initializer_list<CacheKey> keys) : CacheKeys(std::vector(keys)) {}
   size_t size() const { return size_; }
   CacheKey operator[](size_t index) const { return key_(index); }
@@ -176,7 +175,7 @@ class CacheEntries {
 
  private:
   struct Place {
-    uint64_t hash[2];    // of the key
+    uint64_t hash[2];     // of the key
     uint64_t digest = 0;  // of the header; 0: there is no entry
   };
   Path folder_;

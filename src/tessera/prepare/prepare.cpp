@@ -391,8 +391,7 @@ class Preparation {
       const data::Item item = data_.items_[static_cast<size_t>(clip.item)];
       std::string said = item.path.string() + '\n' + data_.plan_.preprocessing(clip) + '\n' +
                          control_text(item, wanted_) + mask_text(masks_of(item), item) + '\n';
-      for (const auto& files :
-           {picture_files(item, wanted_), sound_files(item, wanted_), control_files(item, wanted_)})
+      for (const auto& files : {picture_files(item, wanted_), sound_files(item, wanted_), control_files(item, wanted_)})
         for (const auto& [role, path] : files) said += role + ' ' + data::file_stamp(path) + '\n';
       digest.add(item.path.string(), said);
     }
@@ -402,7 +401,9 @@ class Preparation {
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const std::optional<TextPass>& text, Pace& pace) {
     const fs::path file = folder_ / "contents.jsonl";
-    const auto rows = [&](const std::string& caption) { return encoders_.same_texts ? text->token_count(caption) : -1; };
+    const auto rows = [&](const std::string& caption) {
+      return encoders_.same_texts ? text->token_count(caption) : -1;
+    };
     const std::vector<uint32_t> clips = clips_.missing(), texts = texts_.missing();
     const data::CacheKeys keys[] = {{clips.size(), [&](size_t i) { return clip_key(clips[i]); }},
                                     {texts.size(), [&](size_t i) { return text_key(texts_.uses[texts[i]]); }}};
@@ -642,8 +643,7 @@ class Preparation {
   void tell_footage() {
     const auto entries = [&] {
       std::vector<std::string> entries;
-      for (size_t c = 0; c < clips_.size(); ++c)
-        entries.push_back(clips_.entries.has(c) ? clips_.entries.hash(c) : "");
+      for (size_t c = 0; c < clips_.size(); ++c) entries.push_back(clips_.entries.has(c) ? clips_.entries.hash(c) : "");
       return entries;
     };
     const auto captions = [&] {

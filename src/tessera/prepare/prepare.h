@@ -7,8 +7,8 @@
 // Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
 // data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory. With
 // data.encoders = "host", "device" or "sharded" captions too are encoded when they come (text_beside.h).
-#include <functional>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
