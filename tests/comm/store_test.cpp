@@ -298,7 +298,8 @@ class RelayTest : public ::testing::Test {
     return StoreRelay::open("127.0.0.1", host->port(), {kToken}, 30, StoreRelay::own_name());
   }
   std::unique_ptr<StoreClient> client(const StoreRelay& by, const std::string& token = kToken) const {
-    return std::make_unique<StoreClient>("127.0.0.1", host->port(), StoreAccess{.token = token, .relay = by.name()}, 30);
+    return std::make_unique<StoreClient>("127.0.0.1", host->port(), StoreAccess{.token = token, .relay = by.name()},
+                                         30);
   }
   std::unique_ptr<HostedStore> host = std::make_unique<HostedStore>("127.0.0.1", 0, kToken);
 };
@@ -364,10 +365,9 @@ TEST_F(RelayTest, ClosesOnWhoSpeaksWronglyAloneAndKnowsTheToken) {
     StoreClient stranger("127.0.0.1", host->port(), {.token = kToken, .relay = by->name()}, 30);
     return stranger.release();
   };
-  for (const std::string& wrong :
-       {std::string("\0\0\0\0", 4), wire::frame(127, {}), wire::frame(wire::Op::set, {"a"}),
-        wire::frame(wire::Op::relayed, {"1", "x"}), wire::frame(wire::Op::left, {"1"}),
-        wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {})}) {
+  for (const std::string& wrong : {std::string("\0\0\0\0", 4), wire::frame(127, {}), wire::frame(wire::Op::set, {"a"}),
+                                   wire::frame(wire::Op::relayed, {"1", "x"}), wire::frame(wire::Op::left, {"1"}),
+                                   wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {})}) {
     const int fd = admitted();
     ASSERT_EQ(::send(fd, wrong.data(), wrong.size(), MSG_NOSIGNAL), static_cast<ssize_t>(wrong.size()));
     pollfd waiting{fd, POLLIN, 0};
@@ -405,6 +405,26 @@ TEST_F(RelayTest, OfANameThatIsTakenIsNone) {
   const auto by = relay();
   EXPECT_EQ(StoreRelay::open("127.0.0.1", host->port(), {kToken}, 30, by->name()), nullptr);
   EXPECT_EQ(connections_at(host->port()), 1);
+}
+
+/// As srun and mpirun start them: machines that are one here share a relay.
+TEST_F(RelayTest, IsThatOfTheFirstRankWhereNoLauncherIs) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kRanks = 6, kEach = 3;
+  const int port = host->port();
+  host.reset();
+  const Mesh mesh = Mesh::parse("dp_shard=" + std::to_string(kRanks));
+  std::vector<std::unique_ptr<Comm>> comms(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Rendezvous place{
+          .rank = rank, .world = kRanks, .local_rank = rank % kEach, .local_world = kEach, .port = port};
+      comms[static_cast<size_t>(rank)] = std::make_unique<Comm>(place, mesh, 60);
+      comms[static_cast<size_t>(rank)]->barrier();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(connections_at(port), 1);
 }
 
 TEST(RendezvousStore, APortThatAcceptsAndStaysSilentIsNamed) {

@@ -308,7 +308,8 @@ void StoreServer::take_requests(Connection& connection) {
         connection.name = std::to_string(++named_);
         clients_.emplace(connection.name, connection.fd);
       }
-      request->parts.insert(request->parts.begin(), {connection.name, std::string(1, static_cast<char>(request->head))});
+      request->parts.insert(request->parts.begin(),
+                            {connection.name, std::string(1, static_cast<char>(request->head))});
       up_.out += wire::frame(Op::relayed, request->parts);
     } else if (request->head == static_cast<uint8_t>(Op::relayed) || request->head == static_cast<uint8_t>(Op::left)) {
       take_relayed(connection, std::move(*request));

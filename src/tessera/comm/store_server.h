@@ -93,8 +93,8 @@ class StoreServer {
     bool admitted = false;
     Clock::time_point since = Clock::now();
     std::string peer = {}, nonce = {}, in = {}, out = {};
-    bool writes = false;      // asked to be told when there is room
-    std::string name = {};    // by which a server above knows it
+    bool writes = false;    // asked to be told when there is room
+    std::string name = {};  // by which a server above knows it
     /// The keys of each `wait` that is not answered yet, by the relay's client; "" is this connection's own.
     std::map<std::string, std::vector<std::string>> awaits = {};
   };
@@ -132,13 +132,13 @@ class StoreServer {
   int epoll_ = -1, stop_ = -1;
   bool listens_ = true;
   std::map<int, Connection> connections_;
-  Connection up_;                                // of a relay
+  Connection up_;                                 // of a relay
   std::unordered_map<std::string, int> clients_;  // of a relay, by the names that it gave them
   uint64_t named_ = 0;
   size_t strangers_ = 0;  // connections that are not admitted yet
   std::unordered_map<std::string, std::string> values_;
   std::unordered_multimap<std::string, Waiter> waiting_;  // by the first key that they miss
-  size_t bytes_ = 0;                                   // of the values and their keys
+  size_t bytes_ = 0;                                      // of the values and their keys
   mutable std::mutex refused_lock_;
   std::string refused_;
   std::atomic<int64_t> served_ = 0;
