@@ -533,10 +533,6 @@ std::string faster_in_bf16(const Planned& planned) {
          planned.machine.profile.name + ", and its masters stay as they are";
 }
 
-}  // namespace
-
-namespace {
-
 /// `most`, halved repeatedly.
 std::vector<int64_t> halves_of(int64_t most) {
   std::vector<int64_t> sizes = {most};
@@ -578,7 +574,7 @@ void add_by_use(Planned& planned, const PlanRequest& request, int64_t batch, int
   const plan::Plan& leader = planned.plan();
   const Planned other = measured(request, batch_of(request, samples), known);
   plan::PlannerInput input = request.planner;
-  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset();
+  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset(), input.thrifty = false;
   input.idle = leader.idle, input.prefetch = leader.prefetch;
   input.strategy = leader.units[0].strategy, input.reduce_once = leader.units[0].reduce_once;
   input.parameters = input.gradients = input.states_tier = plan::Tier::device;  // as each unit has its own:
@@ -784,7 +780,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
-                                                  planned.choice.seconds - planned.prediction.step.base);
+                                                  planned.choice.fastest - planned.prediction.step.base);
   }
   if (planned.choice.fits) planned.warn(faster_in_bf16(planned));
   if (planned.plan().fp8) tell_fp8(request, planned);
