@@ -339,8 +339,8 @@ TEST(Capture, RefusesWhatCudaRefuses) {
 TEST(GraphsChoice, IsOnWhereLaunchesTakeLongerThanTheWork) {
   const Toy toy{30};
   const plan::Plan plan = toy.plan();
-  plan::StepSeconds slow{.total = 1, .compute = 1}, fast{.total = 1e-3, .compute = 1e-3};
-  const auto choose = [&](std::optional<bool> asked, const plan::StepSeconds& step, const std::string& forbidden = "") {
+  constexpr double slow = 1, fast = 1e-3;  // seconds that a step computes
+  const auto choose = [&](std::optional<bool> asked, double step, const std::string& forbidden = "") {
     return plan::choose_graphs(asked, toy.spec(), plan, step, forbidden);
   };
   EXPECT_TRUE(choose(std::nullopt, fast).on);

@@ -45,17 +45,18 @@ std::string graphs_absence(const Schedule& schedule, int norm) {
   return "";
 }
 
-GraphsChoice choose_graphs(std::optional<bool> asked, const ModelSpec& model, const Plan& plan, const StepSeconds& step,
+GraphsChoice choose_graphs(std::optional<bool> asked, const ModelSpec& model, const Plan& plan, double computes,
                            const std::string& forbidden) {
-  GraphsChoice choice{.asked = asked.has_value()};
+  GraphsChoice choice;
+  choice.asked = asked.has_value();
   if (asked && !*asked) return choice.why = "plan.graphs says so", choice;
   choice.why = forbidden.empty() ? graphs_absence(plan) : forbidden;
   if (!choice.why.empty()) return choice;
   const double host = kLaunch * static_cast<double>(launches(model, plan));
-  choice.gain = host > step.compute ? host - step.compute : 0;
+  choice.gain = host > computes ? host - computes : 0;
   choice.on = asked ? *asked : choice.gain > 0;
   choice.why = "launches take the host " + format_seconds(host) + " of a step [E], whose work takes the device " +
-               format_seconds(step.compute) + ": " +
+               format_seconds(computes) + ": " +
                (choice.gain > 0 ? "a graph saves up to " + format_seconds(choice.gain) : "nothing to gain");
   return choice;
 }

@@ -1,12 +1,12 @@
 #pragma once
 // Whether training steps are graphs of the device (engine/graphs.h): what forbids it, and whether it gains anything.
 //
-//   const GraphsChoice graphs = choose_graphs(keys.graphs, planned.spec, plan, prediction.step, "");
+//   const GraphsChoice graphs = choose_graphs(keys.graphs, planned.spec, plan, prediction.step.compute, "");
 //   graphs.on; graphs.why;                // "on", "launches take the host 4.1 ms of a step, ..."
 #include <optional>
 #include <string>
 
-#include "tessera/plan/simulate/predict.h"
+#include "tessera/plan/schedule.h"
 
 namespace tessera::plan {
 
@@ -22,9 +22,9 @@ struct GraphsChoice {
   double gain = 0;     ///< seconds of a step, at most [E]
 };
 
-/// `asked`: plan.graphs; without it they are on where launches take the host longer than the device works. `forbidden`: by what
-/// the plan does not know ("adapters have dropout, ..."); empty: nothing.
-GraphsChoice choose_graphs(std::optional<bool> asked, const ModelSpec& model, const Plan& plan, const StepSeconds& step,
+/// `asked`: plan.graphs; without it they are on where launches take the host longer than the device takes for a step's work,
+/// which is `computes` seconds. `forbidden`: by what the plan does not know ("adapters have dropout, ..."); empty: nothing.
+GraphsChoice choose_graphs(std::optional<bool> asked, const ModelSpec& model, const Plan& plan, double computes,
                            const std::string& forbidden);
 
 }  // namespace tessera::plan

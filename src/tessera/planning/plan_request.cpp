@@ -413,8 +413,9 @@ Planned make_plan(const PlanRequest& request) {
   }
   // A capture takes all that its stream is given, and all threads that compute share one.
   const char* beside = request.device_threads > 1 ? "encoders compute on the device beside the steps" : "";
-  planned.graphs = plan::choose_graphs(request.planner.graphs, planned.spec, planned.plan(), planned.prediction.step,
-                                       request.no_graphs.empty() ? beside : request.no_graphs);
+  planned.graphs =
+      plan::choose_graphs(request.planner.graphs, planned.spec, planned.plan(), planned.prediction.step.compute,
+                          request.no_graphs.empty() ? beside : request.no_graphs);
   // Without a GPU to plan for, its seconds are not known, and nothing is chosen.
   if (!planned.graphs.asked && planned.machine.profile.target.empty())
     planned.graphs.on = false, planned.graphs.why = "plan.profile is no GPU's";
