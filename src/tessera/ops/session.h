@@ -75,9 +75,9 @@ struct Session {
   std::string site;  ///< of the operators that follow
   bool fp8 = false;  ///< linears of a 16-bit stream multiply in 8 bits ([Note: products in 8 bits] in kernels.h)
   ProductFlops products;
-  Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
-  DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
-  std::optional<Works> late;              ///< empty: none are late
+  Rebuilds* rebuilds = nullptr;                    ///< null: graphs keep everything
+  DeferredGradients* deferred = nullptr;           ///< null: backwards add gradients at once
+  std::optional<Works> late;                       ///< empty: none are late
   std::optional<std::vector<LeftSums>> sums = {};  ///< of a unit's backward, added at its end; empty: each at once
 
   /// Takes a late gradient; computes it at once where none are.
