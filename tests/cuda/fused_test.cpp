@@ -309,13 +309,16 @@ TEST_F(Fused, ABackwardLeavesTheSumsOfItsGroups) {
     Floats stats(std::vector<float>(static_cast<size_t>(2 * s.tokens), 0.75f));
     Sums adds(1, s.width, groups, 4), leaves(1, s.width, groups, 4), shifts(1, s.width, groups, 4);
     const auto rms = [&](const TableSums& sums, bool there) {
-      return ops::RmsNormGradients{s.tokens,     s.width, dy.in(there),      x.in(there), stats.at(there),
-                                   w.in(there),  {},      nullptr,           1,           {},
-                                   sums};
+      return ops::RmsNormGradients{s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), w.in(there), {},
+                                   nullptr,  1,       {},           sums};
     };
-    run_both([&](bool there) { return rms(adds.at(there), there); }, ops::rms_norm_gradients, launch_rms_norm_gradients);
-    run_both([&](bool there) { return rms({nullptr, 0, leaves.at(there).partials}, there); }, ops::rms_norm_gradients,
+    run_both([&](bool there) { return rms(adds.at(there), there); }, ops::rms_norm_gradients,
              launch_rms_norm_gradients);
+    run_both(
+        [&](bool there) {
+          return rms({nullptr, 0, leaves.at(there).partials}, there);
+        },
+        ops::rms_norm_gradients, launch_rms_norm_gradients);
     leaves.partials.expect_alike("sums of groups");
     const auto left = [&](Sums& of) {
       return [&](bool there) {
@@ -330,8 +333,9 @@ TEST_F(Fused, ABackwardLeavesTheSumsOfItsGroups) {
     TableRuns all;
     all.add(0, 0, s.tokens);
     const auto layer = [&](bool there) {
-      ops::LayerNormGradients g{s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), {w.in(there).data, 0, s.y},
-                                0,        all,     {},           {},          {},              {}};
+      ops::LayerNormGradients g{
+          s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), {w.in(there).data, 0, s.y}, 0, all,
+          {},       {},      {},           {}};
       g.scale_sums = {nullptr, 0, leaves.at(there).partials}, g.shift_sums = {nullptr, 0, shifts.at(there).partials};
       return g;
     };
@@ -415,8 +419,11 @@ TEST_F(Fused, AGateThroughSiluAndItsGradientsHaveTheBitsOfTheTwin) {
     for (size_t i = 0; i < std::size(odd) && n > 200; ++i) values[i * 17] = odd[i];
     Matrix gate(values, s.y, s.offset), x(plain(n, 2), s.y, s.offset), y(plain(n, 3), s.y), dy(plain(n, 4), s.y),
         dx(plain(n, 5), s.y), dgate(plain(n, 6), s.y);
-    run_both([&](bool there) { return ops::GluRows{n, x.in(there), gate.in(there), y.out(there)}; }, ops::silu_glu,
-             launch_silu_glu);
+    run_both(
+        [&](bool there) {
+          return ops::GluRows{n, x.in(there), gate.in(there), y.out(there)};
+        },
+        ops::silu_glu, launch_silu_glu);
     y.expect_alike("value");
     run_both(
         [&](bool there) {
@@ -484,10 +491,9 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
         for (const bool back : {false, true}) {
           run_both(
               [&](bool there) {
-                return ops::DepthwiseRows{s.width,       table.at(there),
-                                          x.in(there),   w.in(there),
-                                          bias.in(there), y.out(there),
-                                          silu,          back ? slopes.in(there) : ops::RowsIn{}};
+                return ops::DepthwiseRows{
+                    s.width,        table.at(there), x.in(there), w.in(there),
+                    bias.in(there), y.out(there),    silu,        back ? slopes.in(there) : ops::RowsIn{}};
               },
               ops::depthwise, launch_depthwise);
           y.expect_alike(silu ? "of silu" : "back");

@@ -185,7 +185,8 @@ int print_streamed(const std::string& config, const std::string& latent) {
     if (plan::is_block(unit->spec()))
       for (const auto& [kind, streams] : counted.signatures.at(unit->spec().kind).kinds) bytes[kind] += streams.bytes;
   const char* before = "{";
-  for (const auto& [kind, count] : bytes) std::printf("%s\"%s\": %.17g", std::exchange(before, ", "), kind.c_str(), count);
+  for (const auto& [kind, count] : bytes)
+    std::printf("%s\"%s\": %.17g", std::exchange(before, ", "), kind.c_str(), count);
   std::printf("%s\n", bytes.empty() ? "{}" : "}");
   return 0;
 }

@@ -101,18 +101,17 @@ Operator depthwise_of_picture(int64_t height, int64_t wide, int64_t width, bool 
         const int64_t y = r / wide + i, x = r % wide + j;
         table.push_back(static_cast<int32_t>(y < 0 || y >= height || x < 0 || x >= wide ? -1 : y * wide + x));
       }
-  return {
-      silu ? "depthwise_of_silu" : "depthwise_of_picture",
-      {normal({height * wide, width})},
-      {normal({width, 1, 3, 3}), normal({width})},
-      {at::tensor(table, at::kInt).view({9, height * wide})},
-      [=](const Tensors& x, Sites& w, const Tensors& c) {
-        return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor, at::kFloat, silu);
-      },
-      [=](const Tensors& x, const Tensors& w, const Tensors&) {
-        const Tensor picture = (silu ? at::silu(x[0]) : x[0]).t().reshape({1, width, height, wide});
-        return at::conv2d(picture, w[0], w[1], 1, 1, 1, width).flatten(2).squeeze(0).t().contiguous();
-      }};
+  return {silu ? "depthwise_of_silu" : "depthwise_of_picture",
+          {normal({height * wide, width})},
+          {normal({width, 1, 3, 3}), normal({width})},
+          {at::tensor(table, at::kInt).view({9, height * wide})},
+          [=](const Tensors& x, Sites& w, const Tensors& c) {
+            return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor, at::kFloat, silu);
+          },
+          [=](const Tensors& x, const Tensors& w, const Tensors&) {
+            const Tensor picture = (silu ? at::silu(x[0]) : x[0]).t().reshape({1, width, height, wide});
+            return at::conv2d(picture, w[0], w[1], 1, 1, 1, width).flatten(2).squeeze(0).t().contiguous();
+          }};
 }
 
 /// A row of 9 in one dimension: three taps, nothing beyond its ends.

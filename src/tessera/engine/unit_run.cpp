@@ -144,7 +144,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const ops::Fp8Scope eight(store_.fp8(unit_) ? &eight_bits_ : nullptr);
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
-  const Tensor x = gelu                             ? input
+  const Tensor x = gelu                            ? input
                    : how.act == net::Act::silu_glu ? ops::silu_glu(input, *how.gate)
                                                    : net::activated(input, how);
   // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.

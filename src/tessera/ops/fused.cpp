@@ -215,7 +215,8 @@ void rms_norm(const RmsNormRows& n) {
 void rms_norm_gradients(const RmsNormGradients& n) {
   const TableRuns runs = all_of(n.tokens);
   each_group(runs, n.width, 5, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
-    float *turned = space.row(2), *out = space.row(3), *dw = n.sums.partials ? n.sums.partials + group * n.width : nullptr,
+    float *turned = space.row(2), *out = space.row(3),
+          *dw = n.sums.partials ? n.sums.partials + group * n.width : nullptr,
           *columns = columns_of(n.columns, group, n.width);
     const float* w = row_of(n.w, 0, n.width, space.row(4));
     if (dw) std::fill_n(dw, n.width, 0.0f);
@@ -399,8 +400,7 @@ void depthwise_gradients(const DepthwiseGradients& n) {
         const int64_t source = n.table.source[t * rows + r];
         if (source < 0) continue;
         const float* x = row_of(n.x, source, n.width, space.row(1));
-        for (int64_t i = 0; i < n.width; ++i)
-          dw[t * n.width + i] += dy[i] * (n.silu ? x[i] * sigmoid(x[i]) : x[i]);
+        for (int64_t i = 0; i < n.width; ++i) dw[t * n.width + i] += dy[i] * (n.silu ? x[i] * sigmoid(x[i]) : x[i]);
       }
     }
   });

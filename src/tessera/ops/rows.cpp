@@ -79,8 +79,8 @@ struct Depthwise : Function<Depthwise> {
     const bool silu = ctx->saved_data["silu"].toBool();
     if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db, silu);
     if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}, {}};
-    const Tensor dx = kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type(),
-                                                          silu ? x : Tensor());
+    const Tensor dx =
+        kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type(), silu ? x : Tensor());
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };

@@ -112,9 +112,9 @@ struct Session {
   double* fp8_counts =
       nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
-  Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
-  DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
-  std::optional<Works> late;              ///< empty: none are late
+  Rebuilds* rebuilds = nullptr;                    ///< null: graphs keep everything
+  DeferredGradients* deferred = nullptr;           ///< null: backwards add gradients at once
+  std::optional<Works> late;                       ///< empty: none are late
   std::optional<std::vector<LeftSums>> sums = {};  ///< of a unit's backward, added at its end; empty: each at once
 
   /// Takes a late gradient; computes it at once where none are.

@@ -336,8 +336,8 @@ Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Ten
 void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
                                const Tensor& db, bool silu) {
   if (!fits(x, table) || !has_form(dy)) return aten::depthwise_weight_gradient(dy, x, table, dw, db, silu);
-  DepthwiseGradients n{x.size(1),     taps_of(table, x.size(0)), in(dy), in(x), floats_of(dw),
-                       floats_of(db), nullptr,                   silu};
+  DepthwiseGradients n{x.size(1), taps_of(table, x.size(0)), in(dy), in(x), floats_of(dw), floats_of(db), nullptr,
+                       silu};
   const Tensor groups = partials(x, n.groups(), (table.size(0) + 1) * x.size(1));
   n.partials = floats_of(groups);
   run(x, ops::depthwise_gradients, &device::Backend::depthwise_gradients, n);

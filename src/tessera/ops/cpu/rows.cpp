@@ -73,7 +73,8 @@ Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Te
   const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
   Tensor y;
   {
-    const Tensor wide = silu ? at::silu(as_floats(x)) : as_floats(x), weight = as_floats(w), b = bias.defined() ? as_floats(bias) : bias;
+    const Tensor wide = silu ? at::silu(as_floats(x)) : as_floats(x), weight = as_floats(w),
+                 b = bias.defined() ? as_floats(bias) : bias;
     y = at::empty({rows, width}, wide.options());
     if (!x.is_meta()) {
       for (int64_t r = 0; r < rows; ++r)

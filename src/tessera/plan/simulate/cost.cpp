@@ -232,8 +232,8 @@ double CostModel::others_seconds(const Priced& priced, bool backward) const {
     const auto measured = device.operators.find(kind);
     if (measured == device.operators.end()) {
       const auto back = kinds.find(of_backward(kind));
-      seconds += streaming(back == kinds.end() ? 2 * of_kind.bytes : back->second.bytes, of_kind.bytes,
-                           of_kind.operators);
+      seconds +=
+          streaming(back == kinds.end() ? 2 * of_kind.bytes : back->second.bytes, of_kind.bytes, of_kind.operators);
       continue;
     }
     const Rate& rate = backward ? measured->second.backward : measured->second.forward;
