@@ -104,7 +104,8 @@ void check_chunks(const recipe::Recipe& recipe, const net::Conditions& takes) {
   if (!draws.on()) return;
   const char* key = draws.starts.empty() ? "diffusion.first_frame_noise" : "diffusion.chunks";
   if (!takes.chunks_in_time)
-    refuse(key, recipe, "the model takes one timestep for a clip", "leave it out, or train a SANA-Video");
+    refuse(key, recipe, "the model takes one timestep for a clip",
+           "leave it out, or train a model that takes one for each frame (docs/data-sets.md)");
   diffusion::Options options;
   diffusion::parse_timesteps(keys.timesteps, options);
   const std::pair<bool, std::string> beside[] = {

@@ -297,7 +297,7 @@ std::vector<Setting> chunk_settings() {
       {"diffusion.chunks",
        Kind::list,
        "",
-       "latent frames at which chunks of a clip begin that have timesteps of their own, 0 first, for models of videos that take a timestep for each frame (SANA-Video): 0,11; empty: a clip has one timestep",
+       "latent frames at which chunks of a clip begin that have timesteps of their own, 0 first, for models of videos that take a timestep for each frame: 0,11; empty: a clip has one timestep",
        read_chunks_in_time,
        {.needs = {kOfFlow}}},
       {"diffusion.chunk_draws",

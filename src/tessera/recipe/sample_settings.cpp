@@ -245,7 +245,7 @@ std::vector<Setting> sample_settings() {
       {"sample.chunk",
        Kind::integer,
        "0",
-       "latent frames of a clip that tessera sample denoises at a time, behind those before them, with models of videos whose attention is linear (SANA-Video): 10 as LongSANA; the model's memory does not grow with the clip; the first chunk takes what is left over; 0: the whole clip at once, as samples during training",
+       "latent frames of a clip that tessera sample denoises at a time, behind those before them, with models of videos whose attention is linear; the model's memory does not grow with the clip; the first chunk takes what is left over; 0: the whole clip at once, as samples during training",
        sample<&Recipe::Sample::chunk>,
        {.range = at_least(0)}},
       {"sample.chunk_reach",

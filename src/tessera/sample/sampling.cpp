@@ -196,7 +196,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (recipe.sample.chunk > 0 && !job.model->conditions().chunks_in_time)
     throw UserError(Exit::usage, "sample.chunk",
                     std::to_string(recipe.sample.chunk) + ": the model makes whole clips alone",
-                    "leave it out, or sample with a SANA-Video");
+                    "leave it out, or sample with a model that takes chunks (docs/long-clips.md)");
   std::vector<std::string> prompts = prepare::moving_prompts(recipe.data, recipe.sample, options.prompts);
   if (prompts.empty())
     prompts = prepare::sample_prompts(recipe.data, recipe.sample,
