@@ -100,7 +100,7 @@ TEST(Matching, WhatIsPlannedIsExecuted) {
                                  "3", "--run.out", shared().out(std::string("traced-") + mesh)});
     const Result p = shared().tessera(Flags{"plan", shared().recipe(), "--schedule", planned} + flags);
     ASSERT_EQ(p.code, 0) << p.output;
-    for (const char* network : {"\nstudent ", "\ncritic ", "\nteacher "})
+    for (const char* network : {"\n  student ", "\n  critic ", "\n  teacher "})
       EXPECT_NE(p.output.find(network), std::string::npos) << network << p.output;
     const Result t = shared().tessera(
         Flags{"launch", "-n", std::to_string(ranks), "train", shared().recipe(), "--trace-schedule", executed} + flags);
@@ -194,7 +194,6 @@ TEST(Matching, RefusesWhatItDoesNotHave) {
       {{"--distill.method", "dmd"}, "distill.teacher"},
       {student({"--train.mode", "lora"}), "train.mode"},
       {student({"--model.init", "random"}), "model.init"},
-      {student({"--diffusion.image_share", "0.5"}), "diffusion.image_share"},
       {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
       {student({"--experts.router", "gate"}), "experts"},
       {student({"--train.guidance_target", "3"}), "train.guidance_target"},
@@ -204,6 +203,85 @@ TEST(Matching, RefusesWhatItDoesNotHave) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
   }
+}
+
+std::array<int, 3> colour(int picture, int x, int y) {
+  if (picture == 0)
+    return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};
+  if (picture == 1) return x / 8 % 2 ? std::array{30, 60, 230} : std::array{240, 240, 220};
+  return x < 16 && y < 16 ? std::array{30, 200, 60} : std::array{200, 180, 150};
+}
+
+/// Three pictures of one caption, of which a student's samples in two steps shall be one. Measured, from the nearest picture:
+/// the teacher in 20 steps 16.6 dB and in two 13.2 dB, its student after 1500 steps 15.6 dB; taught by a network that knows
+/// nothing 10.4 dB.
+TEST(Matching, AStudentSaysInTwoStepsWhatItsTeacherSaysInMany) {
+  const TinyRun run("matching-learn", TESSERA_BINARY, R"(family = "wan"
+config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 48, out_dim = 48, freq_dim = 32, text_dim = 64, text_len = 16 })");
+  std::vector<data::Frames> pictures;
+  for (int i = 0; i < 3; ++i) {
+    pictures.push_back(painted({1, 32, 32, 8, {}}, [i](int, int x, int y) { return colour(i, x, y); }));
+    write_captioned(run.folder() / "pictures", "p" + std::to_string(i), pictures.back(), "a picture");
+  }
+  const Flags all = {"--data.path",          (run.folder() / "pictures").string(),
+                     "--data.frames",        "1",
+                     "--data.vae",           "haar:48",
+                     "--train.global_batch", "6",
+                     "--diffusion.shift",    "3"};
+  const auto train = [&](const std::string& name, const Flags& more) {
+    const Result r = run.train(1, name, all + more, 600);
+    EXPECT_EQ(r.code, 0) << r.output;
+  };
+  const Flags of_teachers = {"--train.lr", "4e-3", "--train.schedule", "cosine", "--train.warmup_steps", "50"};
+  train("teacher", of_teachers + Flags{"--run.steps", "1500"});
+  train("ignorant", of_teachers + Flags{"--train.warmup_steps", "0", "--run.steps", "1"});
+  const auto reached = [&](const std::string& name, const std::string& teacher, const std::string& lr, int steps) {
+    train(name, {"--model.path",
+                 run.out("teacher") + "/model",
+                 "--distill.method",
+                 "dmd",
+                 "--distill.teacher",
+                 run.out(teacher) + "/model",
+                 "--distill.critic_steps",
+                 "2",
+                 "--distill.steps",
+                 "2",
+                 "--distill.guidance",
+                 "1",
+                 "--train.lr",
+                 lr,
+                 "--train.schedule",
+                 "constant",
+                 "--train.ema",
+                 "0.99",
+                 "--run.steps",
+                 std::to_string(steps),
+                 "--sample.every",
+                 std::to_string(steps),
+                 "--sample.sampler",
+                 "lcm",
+                 "--sample.steps",
+                 "2",
+                 "--sample.guidance",
+                 "1",
+                 "--sample.prompts",
+                 "a picture,a picture,a picture,a picture,a picture,a picture"});
+    double sum = 0;
+    const auto samples = run.metrics(name, "sample");
+    EXPECT_EQ(samples.size(), 6u);
+    for (const auto& sample : samples) {
+      const data::Frames made = data::decode_clip(sample.at("file").get<std::string>(), {});
+      double nearest = 0;
+      for (const data::Frames& picture : pictures) nearest = std::max(nearest, data::psnr(made, picture));
+      sum += nearest / 6;
+    }
+    std::printf("%s: %.2f dB from the nearest picture\n", name.c_str(), sum);
+    return sum;
+  };
+  const double before = reached("before", "teacher", "0", 3), learnt = reached("learnt", "teacher", "5e-4", 1500),
+               mistaught = reached("mistaught", "ignorant", "5e-4", 450);
+  EXPECT_GT(learnt, before + 1);
+  EXPECT_LT(mistaught, before);
 }
 
 }  // namespace

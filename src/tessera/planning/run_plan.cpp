@@ -117,8 +117,9 @@ std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::f
 
 /// Of a student with a critic, how often its networks change places in a step, on average.
 double changes_of_critic(int64_t critic_steps) {
-  // The student comes, goes to the critic and the teacher, and comes back; then it goes; then it comes and goes in each step.
-  return static_cast<double>(4 + 1 + 2 * (critic_steps - 1)) / static_cast<double>(critic_steps + 1);
+  // The student comes, goes to the critic, that to the teacher and back, and it comes again; then it goes; then it comes and
+  // goes in each step.
+  return static_cast<double>(5 + 1 + 2 * (critic_steps - 1)) / static_cast<double>(critic_steps + 1);
 }
 
 /// How the experts share the steps of `part`; `run` says whose each step is.

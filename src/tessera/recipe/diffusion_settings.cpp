@@ -232,6 +232,8 @@ const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.r
 
 const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.consistent(); },
                        "distill.method draws angles of its own and has its own loss"};
+const Needs kOfClips = {[](const Facts& f) { return !f.recipe.distill.matches(); },
+                        "distill.method = \"dmd\" makes clips of noise alone"};
 const Needs kOfOwnLoss = {[](const Facts& f) { return !f.recipe.distill.on(); }, "distill.method has its own loss"};
 
 /// Those of diffusion.* that say which timesteps are drawn.
@@ -409,7 +411,7 @@ std::vector<Setting> diffusion_settings() {
        "0.5",
        "share of samples trained as image-to-video, the others as text-to-video, for models that do both",
        read_image_share,
-       {.needs = {kDrawnOtherwise}, .in_stages = true}},
+       {.needs = {kDrawnOtherwise, kOfClips}, .in_stages = true}},
       {"diffusion.conditions",
        Kind::list,
        "",

@@ -505,7 +505,6 @@ void check_distillation(const Recipe& r) {
     throw UserError(Exit::usage, "recipe", method + " without distill.teacher", "give the teacher's weights");
   const std::pair<bool, const char*> beside[] = {
       {r.distill.matches() && r.model.init == "random", "model.init = \"random\": a student begins as a trained model"},
-      {r.distill.matches() && r.diffusion.image_share > 0, "diffusion.image_share: clips are made from noise alone"},
       {r.lora.on, "train.mode = \"lora\": students are trained whole"},
       {r.experts.router == "gate" || r.experts.train != "auto", "experts: a student is one denoiser"},
       {r.asks_base() || r.train.guidance.on(),

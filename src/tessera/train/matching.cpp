@@ -169,6 +169,7 @@ class Matching final : public ExpertSchedule {
     const Clips fake = said(kCritic, step, engine);
     Clips real = said(kTeacher, step, engine), without;
     if (distill().guided()) without = said(kTeacher, step, engine, diffusion::Asked::unguided);
+    engine.swap(kCritic);  // whose states stayed where they are while the teacher, which has none, ran (Store::swap_with)
     const engine::Meter::Scope host(engine::Part::host);
     for (const auto& [place, clean] : exit.clean) {
       const diffusion::TrainingSample& sample = *samples.at(place);
