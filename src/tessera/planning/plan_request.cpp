@@ -322,6 +322,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
   request.planner.nvme = !recipe.plan.nvme.empty();
+  request.planner.thrifty = true;
   request.machine.update_bytes = plan::update_bytes(recipe.plan.states, recipe.plan.grad);
   request.planner.teachers = job.experts.teachers();
   request.planner.experts = static_cast<int>(job.experts.size()) + request.planner.teachers;

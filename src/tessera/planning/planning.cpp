@@ -527,7 +527,7 @@ void tell_fp8(const PlanRequest& request, Planned& planned) {
   };
   const std::string both = "with products in fp8 " + costs(planned) + ", in bf16 " + costs(bf16);
   planned.choice.why += "; " + both;
-  if (bf16.choice.fits && bf16.choice.seconds <= planned.choice.seconds)
+  if (bf16.choice.fits && bf16.choice.fastest <= planned.choice.fastest)
     planned.warn("plan.compute_dtype = \"fp8\" makes this run no faster on " + planned.machine.profile.name + ": " +
                  both);
 }
@@ -577,7 +577,7 @@ void add_by_use(Planned& planned, const PlanRequest& request, int64_t batch, int
   const plan::Plan& leader = planned.plan();
   const Planned other = measured(request, batch_of(request, samples), known);
   plan::PlannerInput input = request.planner;
-  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset();
+  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset(), input.thrifty = false;
   input.idle = leader.idle, input.prefetch = leader.prefetch;
   input.strategy = leader.units[0].strategy, input.reduce_once = leader.units[0].reduce_once;
   input.parameters = input.gradients = input.states_tier = plan::Tier::device;  // as each unit has its own:
@@ -756,7 +756,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
-                                                  planned.choice.seconds - planned.prediction.step.base);
+                                                  planned.choice.fastest - planned.prediction.step.base);
   }
   if (planned.choice.fits) planned.warn(faster_in_bf16(planned));
   if (planned.plan().fp8) tell_fp8(request, planned);

@@ -159,10 +159,10 @@ class Mixer {
     if (blocks_.empty() || input.budget <= 0 || !loses_time()) return;
     learn(pool_.best->candidate.plan);
     const Plan before = pool_.best->candidate.plan;
-    int left = evaluations();
+    int left = evaluations(), leaping = evaluations();
     for (const size_t part : {8, 16, 32})  // of the units
       for (bool better = true; better && left > 0;) {
-        better = part == 8 && leaps(left);
+        better = part == 8 && leaps(leaping);
         if (input.host_budget <= 0) continue;
         for (const TierOf traded : kTraded)
           for (const Tier to : {Tier::device, Tier::host})
@@ -508,13 +508,16 @@ class Mixer {
               if (sharded && unit.strategy == Strategy::shard_grad_op) unit.strategy = Strategy::full_shard;
           });
     if (may_update_on_host(input))
-      for (const Tier to : {Tier::device, Tier::host})
+      for (const Tiers& tiers : {kOnDevice, Tiers{Tier::device, Tier::device, Tier::host}, kOnHost})
         for (const Update when : {Update::end, Update::just_in_time})
           if (input.update.value_or(when) == when)
             leap([&](Plan& plan) {
               plan.update = when;
-              for (UnitPlan& unit : plan.units)
-                if (unit.states != Tier::nvme) unit.parameters = unit.gradients = unit.states = unit.update_on = to;
+              for (UnitPlan& unit : plan.units) {
+                if (unit.states == Tier::nvme) continue;
+                unit.parameters = tiers.parameters, unit.gradients = tiers.gradients, unit.states = tiers.states;
+                unit.update_on = tiers.gradients;
+              }
             });
     return better;
   }
