@@ -159,10 +159,10 @@ class Mixer {
     if (blocks_.empty() || input.budget <= 0 || !loses_time()) return;
     learn(pool_.best->candidate.plan);
     const Plan before = pool_.best->candidate.plan;
-    int left = evaluations();
+    int left = evaluations(), leaping = evaluations();
     for (const size_t part : {8, 16, 32})  // of the units
       for (bool better = true; better && left > 0;) {
-        better = part == 8 && leaps(left);
+        better = part == 8 && leaps(leaping);
         if (input.host_budget <= 0) continue;
         for (const TierOf traded : kTraded)
           for (const Tier to : {Tier::device, Tier::host})
