@@ -35,18 +35,8 @@ std::string teacher() {
   return path;
 }
 Flags student(const Flags& more = {}) {
-  return Flags{"--model.path",
-               teacher(),
-               "--distill.method",
-               "dmd",
-               "--distill.teacher",
-               teacher(),
-               "--distill.critic_steps",
-               "2",
-               "--distill.critic_lr",
-               "5e-4",
-               "--train.eps",
-               kSmoothEps} +
+  return Flags{"--model.path",           teacher(), "--distill.method",    "dmd",  "--distill.teacher", teacher(),
+               "--distill.critic_steps", "2",       "--distill.critic_lr", "5e-4", "--train.eps",       kSmoothEps} +
          more;
 }
 
@@ -169,9 +159,9 @@ TEST(Matching, WithoutGuidanceAStudentThatIsItsTeacherHasNothingToLearn) {
 }
 
 TEST(Matching, TheStudentIsWhatIsExportedAndSampled) {
-  const Flags flags = student({"--run.steps", "4", "--train.global_batch", "2", "--checkpoint.every", "2", "--checkpoint.export",
-                               "model", "--sample.sampler", "lcm", "--sample.steps", "4", "--sample.every", "4",
-                               "--sample.prompts", "a square"});
+  const Flags flags = student({"--run.steps", "4", "--train.global_batch", "2", "--checkpoint.every", "2",
+                               "--checkpoint.export", "model", "--sample.sampler", "lcm", "--sample.steps", "4",
+                               "--sample.every", "4", "--sample.prompts", "a square"});
   trained("exported", flags);
   const fs::path out = shared().out("exported");
   EXPECT_TRUE(fs::exists(out / "model/config.json"));
@@ -180,11 +170,13 @@ TEST(Matching, TheStudentIsWhatIsExportedAndSampled) {
   EXPECT_FALSE(model.empty());
   const auto sampled = [&](const std::string& file, const Flags& more) {
     const std::string to = (out / file).string();
-    const Result r = shared().tessera(Flags{"sample", (out / "recipe.toml").string(), "--prompt", "a square", "--out", to} + more);
+    const Result r =
+        shared().tessera(Flags{"sample", (out / "recipe.toml").string(), "--prompt", "a square", "--out", to} + more);
     EXPECT_EQ(r.code, 0) << r.output;
     return text_of(to);
   };
-  const std::string of_checkpoint = sampled("a.mp4", {}), of_model = sampled("b.mp4", {"--weights", (out / "model").string()});
+  const std::string of_checkpoint = sampled("a.mp4", {}),
+                    of_model = sampled("b.mp4", {"--weights", (out / "model").string()});
   EXPECT_FALSE(of_checkpoint.empty());
   EXPECT_EQ(of_checkpoint, of_model);
 }

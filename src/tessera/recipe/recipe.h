@@ -189,10 +189,6 @@ struct Recipe {
     double caption_dropout = 0;                            ///< share of samples that train with the empty caption
     double unmasked_probability = 0, unmasked_weight = 0;  ///< with masks: of samples that train whole; least weight
     bool normalize_masked_area = false;                    ///< and whether a loss is a mean over its mask's area
-    std::vector<int64_t> chunks;          ///< latent frames at which chunks with timesteps of their own begin, 0 first
-    std::string chunk_draws = "uniform";  ///< or incremental
-    double chunk_same_share = 0;          ///< of the clips, whose chunks have one timestep
-    double first_frame_noise = 0;         ///< most noise of a first frame that is given, as a share of the timesteps
     double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
@@ -278,8 +274,6 @@ struct Recipe {
     /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
     std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {}, faces = {};
     int64_t clips = 1;    ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
-    int64_t chunk = 0;        ///< latent frames that are denoised at a time, behind those before them; 0: all
-    int64_t chunk_reach = 0;  ///< chunks before its own that a chunk reads; 0: all
     int64_t overlap = 1;  ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {
