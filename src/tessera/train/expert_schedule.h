@@ -121,8 +121,4 @@ class ExpertSchedule {
   std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last
 };
 
-/// Of a student with a critic (matching.cpp). All outlive it.
-std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
-                                                       const std::vector<prepare::StageData>& data, int rank);
-
 }  // namespace tessera::train
