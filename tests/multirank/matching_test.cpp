@@ -205,7 +205,7 @@ std::array<int, 3> colour(int picture, int x, int y) {
 }
 
 /// Three pictures of one caption, of which a student's samples in two steps shall be one. Measured, from the nearest picture:
-/// the teacher in 20 steps 16.6 dB and in two 13.2 dB, its student after 1500 steps 15.6 dB; taught by a network that knows
+/// the teacher in 20 steps 16.6 dB and in two 13.2 dB, its student after 1500 steps 17.8 dB; taught by a network that knows
 /// nothing 10.4 dB.
 TEST(Matching, AStudentSaysInTwoStepsWhatItsTeacherSaysInMany) {
   const TinyRun run("matching-learn", TESSERA_BINARY, R"(family = "wan"
@@ -272,7 +272,7 @@ config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 48, 
   };
   const double before = reached("before", "teacher", "0", 3), learnt = reached("learnt", "teacher", "5e-4", 1500),
                mistaught = reached("mistaught", "ignorant", "5e-4", 450);
-  EXPECT_GT(learnt, before + 1);
+  EXPECT_GT(learnt, before + 2);
   EXPECT_LT(mistaught, before);
 }
 
