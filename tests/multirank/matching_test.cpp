@@ -35,18 +35,8 @@ std::string teacher() {
   return path;
 }
 Flags student(const Flags& more = {}) {
-  return Flags{"--model.path",
-               teacher(),
-               "--distill.method",
-               "dmd",
-               "--distill.teacher",
-               teacher(),
-               "--distill.critic_steps",
-               "2",
-               "--distill.critic_lr",
-               "5e-4",
-               "--train.eps",
-               kSmoothEps} +
+  return Flags{"--model.path",           teacher(), "--distill.method",    "dmd",  "--distill.teacher", teacher(),
+               "--distill.critic_steps", "2",       "--distill.critic_lr", "5e-4", "--train.eps",       kSmoothEps} +
          more;
 }
 
@@ -169,9 +159,9 @@ TEST(Matching, WithoutGuidanceAStudentThatIsItsTeacherHasNothingToLearn) {
 }
 
 TEST(Matching, TheStudentIsWhatIsExportedAndSampled) {
-  const Flags flags = student({"--run.steps", "4", "--train.global_batch", "2", "--checkpoint.every", "2", "--checkpoint.export",
-                               "model", "--sample.sampler", "lcm", "--sample.steps", "4", "--sample.every", "4",
-                               "--sample.prompts", "a square"});
+  const Flags flags = student({"--run.steps", "4", "--train.global_batch", "2", "--checkpoint.every", "2",
+                               "--checkpoint.export", "model", "--sample.sampler", "lcm", "--sample.steps", "4",
+                               "--sample.every", "4", "--sample.prompts", "a square"});
   trained("exported", flags);
   const fs::path out = shared().out("exported");
   EXPECT_TRUE(fs::exists(out / "model/config.json"));
@@ -180,11 +170,13 @@ TEST(Matching, TheStudentIsWhatIsExportedAndSampled) {
   EXPECT_FALSE(model.empty());
   const auto sampled = [&](const std::string& file, const Flags& more) {
     const std::string to = (out / file).string();
-    const Result r = shared().tessera(Flags{"sample", (out / "recipe.toml").string(), "--prompt", "a square", "--out", to} + more);
+    const Result r =
+        shared().tessera(Flags{"sample", (out / "recipe.toml").string(), "--prompt", "a square", "--out", to} + more);
     EXPECT_EQ(r.code, 0) << r.output;
     return text_of(to);
   };
-  const std::string of_checkpoint = sampled("a.mp4", {}), of_model = sampled("b.mp4", {"--weights", (out / "model").string()});
+  const std::string of_checkpoint = sampled("a.mp4", {}),
+                    of_model = sampled("b.mp4", {"--weights", (out / "model").string()});
   EXPECT_FALSE(of_checkpoint.empty());
   EXPECT_EQ(of_checkpoint, of_model);
 }
@@ -213,7 +205,7 @@ std::array<int, 3> colour(int picture, int x, int y) {
 }
 
 /// Three pictures of one caption, of which a student's samples in two steps shall be one. Measured, from the nearest picture:
-/// the teacher in 20 steps 16.6 dB and in two 13.2 dB, its student after 1500 steps 15.6 dB; taught by a network that knows
+/// the teacher in 20 steps 16.6 dB and in two 13.2 dB, its student after 1500 steps 17.8 dB; taught by a network that knows
 /// nothing 10.4 dB.
 TEST(Matching, AStudentSaysInTwoStepsWhatItsTeacherSaysInMany) {
   const TinyRun run("matching-learn", TESSERA_BINARY, R"(family = "wan"
@@ -280,7 +272,7 @@ config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 48, 
   };
   const double before = reached("before", "teacher", "0", 3), learnt = reached("learnt", "teacher", "5e-4", 1500),
                mistaught = reached("mistaught", "ignorant", "5e-4", 450);
-  EXPECT_GT(learnt, before + 1);
+  EXPECT_GT(learnt, before + 2);
   EXPECT_LT(mistaught, before);
 }
 

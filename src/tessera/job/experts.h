@@ -34,7 +34,8 @@ struct Experts {
   double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
   std::string teacher = {};  ///< weights of a frozen denoiser of the same form, behind those of the list; empty: none
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
-  int64_t critic_steps = 0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
+  int64_t critic_steps =
+      0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }

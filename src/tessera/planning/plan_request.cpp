@@ -96,9 +96,9 @@ void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const 
     throw UserError(Exit::usage, where,
                     std::string("\"just_in_time\" leaves updates to the next step, and passes ") +
                         (recipe.distill.matches() ? "of all networks"
-                         : recipe.distill.on() ? "of the teacher"
-                         : recipe.asks_base() ? "without adapters"
-                                              : "without captions") +
+                         : recipe.distill.on()    ? "of the teacher"
+                         : recipe.asks_base()     ? "without adapters"
+                                                  : "without captions") +
                         " come before it",
                     "use \"end\"");
 }

@@ -135,10 +135,9 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
     changes += step > 1 && run.swaps_expert(step - 1);
     routing.shares.at(static_cast<size_t>(run.expert_of(step))) += 1;
   }
-  routing.changes =
-      job.experts.critic()
-          ? changes_of_critic(job.experts.critic_steps)
-          : static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
+  routing.changes = job.experts.critic() ? changes_of_critic(job.experts.critic_steps)
+                                         : static_cast<double>(changes) /
+                                               static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
   return routing;
 }
 

@@ -115,14 +115,10 @@ class ExpertSchedule {
   void check_steps(size_t expert, int64_t done, int64_t step) const;
   std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
-  const recipe::Recipe& recipe_;  // of the whole run
+  const recipe::Recipe& recipe_;                                     // of the whole run
   std::vector<std::vector<prepare::StageData>> data_;                // of each of experts_.places() and part
   std::vector<diffusion::NoiseSettings> noise_;                      // likewise, of the part that runs
   std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last
 };
-
-/// Of a student with a critic (matching.cpp). All outlive it.
-std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
-                                                       const std::vector<prepare::StageData>& data, int rank);
 
 }  // namespace tessera::train

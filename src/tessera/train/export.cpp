@@ -241,8 +241,7 @@ Exit Exports::saved_parts(int64_t step, const fs::path& checkpoint, const fs::pa
     const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(checkpoint);
     for (size_t e = 0; e < job.experts.models(); ++e) {
       const job::Expert& expert = job.experts.list[e];
-      const weights::Source source =
-          weights::open_training(saved, job.experts.several() ? expert.folder + "." : "");
+      const weights::Source source = weights::open_training(saved, job.experts.several() ? expert.folder + "." : "");
       const fs::path to = job.experts.models() > 1 ? out / expert.folder : out;
       if (now.lora.on) {
         job::save_lora(now, lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job.model)), to);

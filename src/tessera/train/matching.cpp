@@ -119,8 +119,7 @@ class Matching final : public ExpertSchedule {
   Rollout made_clips(const diffusion::TrainingSamples& samples, int64_t step, engine::Engine& engine) {
     const int64_t steps = distill().steps,
                   last = diffusion::drawn_exit(static_cast<uint64_t>(now_->run.seed), step, steps);
-    const std::vector<double> sigmas =
-        diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
+    const std::vector<double> sigmas = diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
     Rollout exit;
     for (int64_t k = 0; k <= last; ++k) {
       exit.sigma = sigmas[static_cast<size_t>(k)];
@@ -169,12 +168,12 @@ class Matching final : public ExpertSchedule {
     const Clips fake = said(kCritic, step, engine);
     Clips real = said(kTeacher, step, engine), without;
     if (distill().guided()) without = said(kTeacher, step, engine, diffusion::Asked::unguided);
-    engine.swap(kCritic);  // whose states stayed where they are while the teacher, which has none, ran (Store::swap_with)
+    // The critic's states stayed where they are while the teacher, which has none, took its place (Store::swap_with).
+    engine.swap(kCritic);
     const engine::Meter::Scope host(engine::Part::host);
     for (const auto& [place, clean] : exit.clean) {
       const diffusion::TrainingSample& sample = *samples.at(place);
-      if (!without.empty())
-        real[place] = without[place] + sample.guidance * (real[place] - without[place]);
+      if (!without.empty()) real[place] = without[place] + sample.guidance * (real[place] - without[place]);
       const double sigma = time_of(sample) / 1000;
       const auto end = [&](const Tensor& velocity) { return exit.noisy.at(place) - sigma * velocity; };
       const diffusion::MatchingLoss loss =
@@ -191,7 +190,7 @@ class Matching final : public ExpertSchedule {
     metrics_ = {};
   }
 
-  int64_t step_ = 0;                  // of the run
+  int64_t step_ = 0;                 // of the run
   diffusion::TrainingSamples made_;  // of the pass
 };
 

@@ -77,7 +77,8 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
   const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
-        for (int64_t pass = 0, all = base_passes * (run.matches() ? run.passes_of(visit->step) : 1); pass < all; ++pass) {
+        for (int64_t pass = 0, all = base_passes * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
+             ++pass) {
           emit(visit->step, schedules.base);
           if (run.distils() && (pass + 1) % run.teacher_passes == 0) emit(visit->step, schedules.tangent);
         }
