@@ -42,7 +42,7 @@ TEST(StepNumbers, CountEachGradientOnceWhetherItWasAddedOrIsThere) {
       numbers.add(1, store.grad(1));
       store.grad(1).fill_(100);  // gone before the norm
     }
-    EXPECT_DOUBLE_EQ(numbers.read(objective), expected) << "step " << step;
+    EXPECT_DOUBLE_EQ(numbers.read(objective, numbers.give(objective)), expected) << "step " << step;
     EXPECT_EQ(objective.found, (std::vector<double>{1.5, 2.5}));
   }
 }
@@ -57,7 +57,7 @@ TEST(StepNumbers, ErrorsOfQuantisedActivationsAreThoseSinceTheyWereTaken) {
   error.squares[0][0].fill_(4), error.squares[0][1].fill_(16);
   error.unread = 1;
   Counted objective;
-  EXPECT_EQ(numbers.read(objective), 0);
+  EXPECT_EQ(numbers.read(objective, numbers.give(objective)), 0);
   const CompressionError taken = numbers.take_compression_error();
   EXPECT_EQ(taken.count, 1);
   EXPECT_DOUBLE_EQ(taken.most, 0.5);
@@ -73,7 +73,7 @@ TEST(StepNumbers, WhatProductsIn8BitsLoseIsOfTheStepsThatCountIt) {
   for (int step = 0; step < 2; ++step) {
     numbers.begin(/*counts_fp8=*/true);
     for (int i = 0; i < ops::kFp8Counts; ++i) numbers.fp8_counts(1)[i] += i + 1;
-    numbers.read(objective);
+    numbers.read(objective, numbers.give(objective));
     EXPECT_EQ(objective.found, (std::vector<double>{1.5, 2.5})) << "the objective's numbers stay its own";
     EXPECT_EQ(numbers.fp8_counts(1), nullptr) << "what follows the norm belongs to no step";
     const std::vector<double> all = numbers.take_fp8();
@@ -83,7 +83,7 @@ TEST(StepNumbers, WhatProductsIn8BitsLoseIsOfTheStepsThatCountIt) {
   }
   numbers.begin(/*counts_fp8=*/false);
   EXPECT_EQ(numbers.fp8_counts(1), nullptr);
-  numbers.read(objective);
+  numbers.read(objective, numbers.give(objective));
   EXPECT_TRUE(numbers.take_fp8().empty());
 }
 

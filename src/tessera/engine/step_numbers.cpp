@@ -68,8 +68,7 @@ StepNumbers::Given StepNumbers::give(net::Objective& objective) {
     if (!added_[static_cast<size_t>(u)]) add(u, store_.grad(u));
   const Tensor more = objective.numbers();
   const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double),
-                own = count_ + 2 * compression_error_.unread,
-                lost = counts_fp8_ ? store_.units() * ops::kFp8Counts : 0;
+                own = count_ + 2 * compression_error_.unread, lost = counts_fp8_ ? store_.units() * ops::kFp8Counts : 0;
   host_.reserve((own + extra + lost) * each);
   auto* found = reinterpret_cast<double*>(host_.at(0));
   ops::enqueue_copy(at::from_blob(found, {own}, at::kDouble), at(0, own));
