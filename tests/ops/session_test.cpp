@@ -163,32 +163,6 @@ TEST(LeftSums, AreAddedBeforeAnythingElseIsWrittenToTheirGradient) {
   EXPECT_TRUE(at::equal(left[1].grad, once[1].grad));
 }
 
-const Kernels* counted_table = nullptr;
-int gradients_added = 0;  ///< within the products of inputs' gradients
-at::Tensor counted_input_gradient(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& x, bool gelu,
-                                  bool in_place, const at::Tensor& beside) {
-  gradients_added += beside.defined();
-  return counted_table->linear_input_gradient(dy, w, x, gelu, in_place, beside);
-}
-
-TEST(Linears, ThatReadOneTensorAddTheirGradientsWithinTheirProducts) {
-  for (const Kernels* table : {&aten_kernels(), &fused_kernels()}) {
-    Kernels counting = *table;
-    counted_table = table, counting.linear_input_gradient = counted_input_gradient, gradients_added = 0;
-    const CpuKernelsScope scope(counting);
-    WeightSite q = site(5, 4), k = site(5, 4), v = site(5, 4);
-    const at::Tensor anchor = at::zeros({1}).requires_grad_(true), x = at::rand({3, 4}).requires_grad_(true);
-    at::Tensor passed, again;
-    const at::Tensor of_q = linear(x, q, nullptr, anchor, at::kFloat, When::at_once, &passed),
-                     of_k = linear(passed, k, nullptr, anchor, at::kFloat, When::at_once, &again),
-                     of_v = linear(again, v, nullptr, anchor);
-    (of_q + of_k + of_v).sum().backward();
-    EXPECT_EQ(gradients_added, 2);
-    const at::Tensor whole = at::ones({3, 5}).mm(q.value + k.value + v.value);
-    EXPECT_TRUE(at::allclose(x.grad(), whole, 1e-5));
-  }
-}
-
 TEST(LateGradients, ALinearBehindGeluWritesItsInputsGradientOverItsInput) {
   WeightSite w = site(5, 4);
   const at::Tensor anchor = at::zeros({1}).requires_grad_(true), leaf = at::rand({3, 4}).requires_grad_(true);

@@ -193,11 +193,11 @@ Tensor backward_in_fp8(const FrozenLinearParts& p, const Tensor& dy, bool wanted
   const Kernels& table = kernels(dy);
   const PairInputs inputs(p, p.gelu ? table.gelu_tanh(p.x) : p.x);
   if (b.grad.defined()) table.linear_weight_gradient(b.grad, dy, inputs.h, false, !std::exchange(b.fresh, false));
-  const Tensor e = table.linear_input_gradient(dy, b.value, inputs.h, false, false, {}).mul_(p.pair->scale);
+  const Tensor e = table.linear_input_gradient(dy, b.value, inputs.h, false, false).mul_(p.pair->scale);
   if (p.pair->left_out.active()) drop_rows(e, p.pair->left_out, 0);
   if (a.grad.defined()) table.linear_weight_gradient(a.grad, e, inputs.dropped, false, !std::exchange(a.fresh, false));
   if (!wanted) return dz;
-  const Tensor back = table.linear_input_gradient(e, a.value, inputs.dropped, false, false, {});
+  const Tensor back = table.linear_input_gradient(e, a.value, inputs.dropped, false, false);
   if (p.pair->dropout.active()) drop_rows(back, p.pair->dropout, 0);
   return dz.add_(back);
 }

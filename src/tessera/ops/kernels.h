@@ -131,10 +131,8 @@ struct Kernels {
   // Products. `gelu`: of gelu_tanh(x) in place of x.
   /// x W^T + bias in `type`; w [out, in], bias [out] or undefined.
   Tensor (*linear)(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
-  /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x. `beside`: what x has by another
-  /// way, which is included and may be overwritten; or undefined. Not with `gelu`.
-  Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
-                                  const Tensor& beside);
+  /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x.
+  Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place);
   /// dw = dy^T x, or adds to it. dw fp32.
   void (*linear_weight_gradient)(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
   /// Both gradients of gelu_tanh(x) W^T: that of x, and dw as above.

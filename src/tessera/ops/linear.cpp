@@ -88,9 +88,7 @@ struct Linear : Function<Linear<kGelu>> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Tensor beside;
-    if (grads.size() > 1 && grads[1].defined()) beside = std::move(grads[1]);
-    if (beside.defined() && !beside.is_contiguous()) beside = beside.contiguous();
+    const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
     if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
@@ -114,14 +112,11 @@ struct Linear : Function<Linear<kGelu>> {
     Tensor dx;
     if (wants_input) {
       session().products.results += flops_of(x, weight.value);
-      // The engine's list and ours hold it; a third owner may yet read it.
-      const bool own = beside.defined() && beside.use_count() <= 2 && beside.storage().use_count() == 1;
       if (fp8)
         dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
       else
-        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x),
-                                              own ? beside : Tensor());
-      if (beside.defined() && (fp8 || !own)) dx.add_(beside);
+        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x));
+      if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }

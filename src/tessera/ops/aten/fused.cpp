@@ -249,10 +249,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   return aten::linear(gelu ? fused::gelu_tanh(x) : x, w, bias, false, type);
 }
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
-                             const Tensor& beside) {
-  if (!gelu || !fits_gelu(x)) return aten::linear_input_gradient(dy, w, x, gelu, in_place, beside);
-  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false, {}), dx = in_place ? x.detach() : dz;
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
+  if (!gelu || !fits_gelu(x)) return aten::linear_input_gradient(dy, w, x, gelu, in_place);
+  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false), dx = in_place ? x.detach() : dz;
   gelu_into(dx, {}, dz, x, nullptr);
   return dx;
 }
@@ -265,8 +264,7 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
                              bool add, Tensor* columns) {
   if (!fits_gelu(x)) return aten::gelu_linear_gradients(dy, w, x, in_place, dw, add, nullptr);
-  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false, {}),
-               dx = in_place ? x.detach() : at::empty_like(x);
+  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false), dx = in_place ? x.detach() : at::empty_like(x);
   gelu_into(dx, dz, dz, x, columns);
   aten::linear_weight_gradient(dw, dy, dz, false, add);
   return dx;

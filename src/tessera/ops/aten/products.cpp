@@ -87,12 +87,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   return product(z, w.t(), at::kFloat).add_(as_floats(bias)).to(type);
 }
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
-                             const Tensor& beside) {
-  if (beside.defined()) {
-    product_into(beside, dy, w, /*add=*/true);
-    return beside;
-  }
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
   const Tensor dz = product(dy, w, x.scalar_type());
   return gelu ? through_gelu(dz, x, in_place) : dz;
 }
@@ -104,7 +99,7 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
                              bool add, Tensor* /*columns*/) {
   linear_weight_gradient(dw, dy, x, /*gelu=*/true, add);
-  return linear_input_gradient(dy, w, x, /*gelu=*/true, in_place, {});
+  return linear_input_gradient(dy, w, x, /*gelu=*/true, in_place);
 }
 
 void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {

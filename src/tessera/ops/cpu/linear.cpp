@@ -60,8 +60,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   return y;
 }
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
-                             const Tensor& beside) {
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
   if (in_place) {
     gelu_input_gradient_in_place(x, dy, w);
     return x.detach();
@@ -69,7 +68,7 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
   Tensor dx = at::empty_like(x);
   is_half(dx) ? gemm_rounded(dx, dy, w) : gemm(dx, dy, w);
   if (gelu && !x.is_meta()) gelu_backward(dx, dx, x);
-  return beside.defined() ? dx.add_(beside) : dx;
+  return dx;
 }
 
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
@@ -79,7 +78,7 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
                              bool add, Tensor* /*columns*/) {
   linear_weight_gradient(dw, dy, x, /*gelu=*/true, add);
-  return linear_input_gradient(dy, w, x, /*gelu=*/true, in_place, {});
+  return linear_input_gradient(dy, w, x, /*gelu=*/true, in_place);
 }
 
 void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {

@@ -515,8 +515,11 @@ class Mixer {
               plan.update = when;
               for (UnitPlan& unit : plan.units) {
                 if (unit.states == Tier::nvme) continue;
-                unit.parameters = tiers.parameters, unit.gradients = tiers.gradients, unit.states = tiers.states;
-                unit.update_on = tiers.gradients;
+                unit.parameters = input.parameters.value_or(tiers.parameters);
+                unit.gradients = input.gradients.value_or(tiers.gradients);
+                unit.states = input.states_tier.value_or(tiers.states);
+                const bool there = unit.parameters == Tier::host && unit.gradients == Tier::host;
+                unit.update_on = there && unit.states == Tier::host ? tiers.gradients : Tier::device;
               }
             });
     return better;

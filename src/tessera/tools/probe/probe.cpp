@@ -335,7 +335,7 @@ Rate rate_of_products(Clock& clock, const Sizes& sizes, at::ScalarType type) {
     const auto& kernels = ops::kernels(x);
     const double seconds = clock.seconds([&] {
       kernels.linear(x, w, Tensor(), false, type);
-      kernels.linear_input_gradient(dy, w, x, false, false, {});
+      kernels.linear_input_gradient(dy, w, x, false, false);
       kernels.linear_weight_gradient(dw, dy, x, false, false);
     });
     return Point{2.0 * static_cast<double>(size.rows * size.in * size.out), seconds / 3};

@@ -59,7 +59,7 @@ plan::TimeGrid products(Clock& clock, const Sizes::OfType& of, size_t bytes) {
           const Weights& w = turns.next();
           kernels.linear(x, w.value, w.bias, false, of.type);
         });
-        set("input_gradient", [&] { kernels.linear_input_gradient(dy, turns.next().value, x, false, false, {}); });
+        set("input_gradient", [&] { kernels.linear_input_gradient(dy, turns.next().value, x, false, false); });
         set("weight_gradient", [&] {
           const Weights& w = turns.next();
           kernels.linear_weight_gradient(w.grad, dy, x, false, false);
