@@ -137,6 +137,7 @@ TEST(Matching, EverySettingOfItActs) {
   EXPECT_EQ(losses("again", {}), usual);
   ASSERT_EQ(shared().train(1, "second", {"--run.steps", "2"}).code, 0);
   const std::string second = shared().out("second") + "/model";
+  int row = 0;  // each has a folder of its own
   for (const auto& [key, value] : {std::pair<std::string, std::string>("distill.guidance", "1"),
                                    {"distill.guidance", "2"},
                                    {"distill.critic_steps", "1"},
@@ -146,7 +147,7 @@ TEST(Matching, EverySettingOfItActs) {
                                    {"diffusion.max_t", "0.5"},
                                    {"distill.teacher", second},
                                    {"distill.critic", second}})
-    EXPECT_NE(losses("set", {"--" + key, value}), usual) << key << " = " << value;
+    EXPECT_NE(losses("set-" + std::to_string(row++), {"--" + key, value}), usual) << key << " = " << value;
 }
 
 TEST(Matching, WithoutGuidanceAStudentThatIsItsTeacherHasNothingToLearn) {

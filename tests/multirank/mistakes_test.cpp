@@ -43,7 +43,7 @@ TEST(Mistakes, AnUnknownKeyInTheRecipeNamesTheNearest) {
 TEST(Mistakes, AKeyWithoutItsTableOrUnderAnotherTrainersNameIsRecognised) {
   const TinyRun run("m");
   expect(run.tessera({"train", run.recipe(), "--lr", "1"}), 2, {"unknown flag --lr", "did you mean train.lr?"});
-  expect(run.tessera({"plan", run.recipe(), "--steps=9"}), 2, {"run.steps or sample.steps"});
+  expect(run.tessera({"plan", run.recipe(), "--steps=9"}), 2, {"run.steps or distill.steps or sample.steps"});
   std::ofstream(run.recipe(), std::ios::app) << "\n[lora]\nlearning_rate = 1e-5\n";
   expect(run.tessera({"train", run.recipe()}), 2, {"lora.learning_rate", "did you mean train.lr?"});
 }
