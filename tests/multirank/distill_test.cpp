@@ -269,17 +269,7 @@ config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64,
                  "1",
                  "--sample.prompts",
                  "a picture,a picture,a picture,a picture"});
-    double sum = 0;
-    const auto samples = run.metrics(name, "sample");
-    EXPECT_EQ(samples.size(), 4u);
-    for (const auto& sample : samples) {
-      const data::Frames made = data::decode_clip(sample.at("file").get<std::string>(), {});
-      double nearest = 0;
-      for (const data::Frames& picture : pictures) nearest = std::max(nearest, data::psnr(made, picture));
-      sum += nearest / 4;
-    }
-    std::printf("%s: %.2f dB from the nearest picture\n", name.c_str(), sum);
-    return sum;
+    return decibels_from_the_nearest(run, name, pictures, 4);
   };
   const double before = reached("before", "teacher", "0", 4), learnt = reached("learnt", "teacher", "5e-4", 1500),
                mistaught = reached("mistaught", "ignorant", "5e-4", 500);

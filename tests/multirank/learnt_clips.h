@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -99,6 +100,22 @@ inline void expect_learnt(const TinyRun& run, const std::string& name, const std
           << captions[i] << " against " << captions[other];
     }
   }
+}
+
+/// How far the run's samples, `count` of them, are from the picture that is nearest to each: their mean, in dB.
+inline double decibels_from_the_nearest(const TinyRun& run, const std::string& name,
+                                        const std::vector<data::Frames>& pictures, size_t count) {
+  double sum = 0;
+  const auto samples = run.metrics(name, "sample");
+  EXPECT_EQ(samples.size(), count) << name;
+  for (const auto& sample : samples) {
+    const data::Frames made = data::decode_clip(sample.at("file").get<std::string>(), {});
+    double nearest = 0;
+    for (const data::Frames& picture : pictures) nearest = std::max(nearest, data::psnr(made, picture));
+    sum += nearest / static_cast<double>(count);
+  }
+  std::printf("%s: %.2f dB from the nearest picture\n", name.c_str(), sum);
+  return sum;
 }
 
 }  // namespace tessera::testing
