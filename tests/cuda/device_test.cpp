@@ -121,6 +121,12 @@ TEST(OnCpu, ASpinGoesOnForItsCycles) {
   EXPECT_GE(clock64() - before, 1000);
 }
 
+TEST(OnCpu, AWordIsWritten) {
+  uint32_t word = 0;
+  EXPECT_EQ(cuda::launch_write_word(&word, 0xFFFFFFFE, nullptr), cudaSuccess);
+  EXPECT_EQ(word, 0xFFFFFFFE);
+}
+
 TEST(OnCpu, EveryBlockOfAGridRunsOnce) {
   std::vector<unsigned> visits(3 * 4 * 5);
   TESSERA_LAUNCH(visit, dim3(3, 4, 5), 32, nullptr, &visits);

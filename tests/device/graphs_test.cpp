@@ -55,7 +55,7 @@ std::unique_ptr<ToyRank> rank_of(const Toy& toy, const plan::Plan& plan, bool gr
 }
 std::string news_of(ToyRank& rank) {
   std::string text;
-  for (const std::string& news : rank.engine().graphs()->take_news()) text += news + "\n";
+  for (const auto& news : rank.engine().graphs()->take_news()) text += news.text + "\n";
   return text;
 }
 
@@ -346,6 +346,13 @@ TEST(GraphsChoice, IsOnWhereLaunchesTakeLongerThanTheWork) {
   EXPECT_TRUE(choose(std::nullopt, fast).on);
   EXPECT_GT(choose(std::nullopt, fast).gain, 0);
   EXPECT_NE(choose(std::nullopt, fast).why.find("a graph saves up to"), std::string::npos);
+  constexpr int64_t nodes = 2 * (32 * 90 + 2 * 12);
+  static_assert(plan::kMostGraphs * nodes * plan::kNodeBytes > plan::kGraphsBytes);
+  EXPECT_EQ(choose(true, fast).bytes, plan::kGraphsBytes);
+  const Toy small{1};
+  EXPECT_EQ(plan::choose_graphs(true, small.spec(), small.plan(), fast, "").bytes,
+            plan::kMostGraphs * plan::kNodeBytes * 2 * (3 * 90 + 2 * 12));
+  EXPECT_EQ(choose(false, fast).bytes, 0);
   EXPECT_FALSE(choose(std::nullopt, slow).on);
   EXPECT_NE(choose(std::nullopt, slow).why.find("nothing to gain"), std::string::npos);
   EXPECT_TRUE(choose(true, slow).on);

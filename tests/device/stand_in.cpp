@@ -157,12 +157,13 @@ void check_lent(Link& link, const std::vector<Part>& sent, const std::vector<Par
 /// What a message of the stand-in's own has lies in host memory.
 void* bytes_at(const Message& m) { return memory().contains(m.data) ? memory().shadow_bytes(m.data, m.bytes) : m.data; }
 
-/// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device. `more`: what members
-/// compare beside numbers and sizes.
-void pass(Link& link, const std::vector<Message>& out, const std::vector<Message>& in, std::vector<Use> uses,
-          std::function<void()> then, const std::string& more = "") {
+/// What a rank sends and receives, numbered as it comes.
+struct Parts {
   std::vector<Part> sent, received;
-  const std::string me = who_am_i();
+};
+Parts parts_of(Link& link, const std::vector<Message>& out, const std::vector<Message>& in, const std::string& me,
+               const std::string& more) {
+  Parts parts;
   for (size_t i = 0; i < link.members.size(); ++i) {
     const Message o = i < out.size() ? out[i] : Message{}, n = i < in.size() ? in[i] : Message{};
     if (!o.bytes && !n.bytes) continue;
@@ -177,27 +178,46 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
       return Part{static_cast<int>(i), bytes_at(m), m.bytes, from + "-" + to + "-" + turn,
                   describe(link, number) + " of " + std::to_string(m.bytes) + " bytes" + more};
     };
-    if (o.bytes) sent.push_back(part(o, me, member.who));
-    if (o.bytes && memory().contains(o.data)) uses.push_back(read(o.data, o.bytes));
-    if (n.bytes) received.push_back(part(n, member.who, me));
-    if (n.bytes && memory().contains(n.data)) uses.push_back(written(n.data, n.bytes));
+    if (o.bytes) parts.sent.push_back(part(o, me, member.who));
+    if (n.bytes) parts.received.push_back(part(n, member.who, me));
   }
+  return parts;
+}
+
+void send_and_take(Link& link, const Parts& parts, const std::function<void()>& then) {
+  const auto act = [&] {
+    for (const Part& p : parts.sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
+    for (const Part& p : parts.received)
+      if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
+    if (then) then();
+  };
+  try {
+    act();
+  } catch (const std::exception& error) {
+    link.fail(error.what());
+  }
+  --link.under_way;
+}
+
+/// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device. `more`: what members
+/// compare beside numbers and sizes. As NCCL wants, a message is of a graph, or captured, for all of its members or for none.
+void pass(Link& link, const std::vector<Message>& out, const std::vector<Message>& in, std::vector<Use> uses,
+          std::function<void()> then, const std::string& more = "") {
+  const std::string me = who_am_i();
+  for (size_t i = 0; i < link.members.size(); ++i) {
+    if (i < out.size() && out[i].bytes && memory().contains(out[i].data)) uses.push_back(read(out[i].data, out[i].bytes));
+    if (i < in.size() && in[i].bytes && memory().contains(in[i].data)) uses.push_back(written(in[i].data, in[i].bytes));
+  }
+  const bool captured = timeline().captures();
+  const Parts parts = parts_of(link, out, in, me, more + (captured ? ", captured" : ""));
   ++link.under_way;
-  check_lent(link, sent, received);
-  timeline().run("message", uses, [&link, sent, received, then = std::move(then)] {
-    try {
-      const auto act = [&] {
-        for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
-        for (const Part& p : received)
-          if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
-        if (then) then();
-      };
-      act();
-    } catch (const std::exception& error) {
-      link.fail(error.what());
-    }
-    --link.under_way;
-  });
+  check_lent(link, parts.sent, parts.received);
+  timeline().run("message", uses, [&link, parts, then] { send_and_take(link, parts, then); });
+  if (captured)
+    timeline().repeated_by([&link, out, in, me, more, then] {
+      ++link.under_way;
+      send_and_take(link, parts_of(link, out, in, me, more + ", of a graph"), then);
+    });
 }
 
 /// As NCCL, which tells a communicator's kernels to end and waits until its streams have done with them: they may stand behind

@@ -31,7 +31,7 @@ const char* setting(const char* name) {
 
 }  // namespace
 
-Timeline::Timeline() : fails_at_(setting("TESSERA_SIMULATED_FAULT")), hangs_at_(setting("TESSERA_SIMULATED_SLOW")) {
+Timeline::Timeline() : fails_at_(setting("TESSERA_SIMULATED_FAULT")), hangs_at_(setting("TESSERA_SIMULATED_SLOW")), hangs_in_graphs_at_(setting("TESSERA_SIMULATED_SLOW_GRAPH")) {
   compares_ = setting("TESSERA_SIMULATED_RECORD") == std::string("1");
   const std::string pair = setting("TESSERA_SIMULATED_FORGET");
   if (const size_t comma = pair.find(','); comma != pair.npos)
@@ -386,6 +386,7 @@ void Timeline::launch(SimulatedGraph& graph) {
     const GraphNode& node = *chosen.back();
     chosen.pop_back();
     const std::string before = std::exchange(mine().label, node.label);
+    if (is_at(hangs_in_graphs_at_)) std::this_thread::sleep_for(std::chrono::minutes(1));
     run(
         node.what.c_str(), node.uses, node.work ? node.work : [] {});
     mine().label = before;

@@ -18,7 +18,7 @@
 // With TESSERA_SIMULATED_FAULT="1,backward blocks.1" device 1 fails for good at the first work of that label, as a GPU at an
 // illegal address: that call returns, what is given to the device from then on is not done, and calls throw. With
 // TESSERA_SERIAL=1 that call throws. With TESSERA_SIMULATED_SLOW="1,stash" work of that label takes a minute on device 1,
-// where it has a stream other than the first.
+// where it has a stream other than the first; TESSERA_SIMULATED_SLOW_GRAPH is the same of launches of graphs.
 //
 // Graphs: work is done as it is captured, so that operators have results, and again by each launch, in an order drawn from those
 // that the streams and events of the capture allow. As CUDA, a capture refuses to wait for an event from before it, a wait of
@@ -241,7 +241,7 @@ class Timeline {
   std::string slowed_;
   /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.
   bool is_at(const std::string& place) const;
-  const std::string fails_at_, hangs_at_;
+  const std::string fails_at_, hangs_at_, hangs_in_graphs_at_;
   double slowed_by_ = 0;
   std::atomic<bool> failed_ = false;
 };

@@ -376,6 +376,29 @@ TEST(DeviceGroups, APlanCountsWhatItsRunConnects) {
   EXPECT_EQ(any - nccl(wan.beside()), (32 + 2 * 4) * 14 * kMiB);
 }
 
+int64_t beside(const Planned& planned, const std::string& name) {
+  for (const plan::LibraryBytes& line : planned.beside())
+    if (line.name == name) return line.bytes;
+  return 0;
+}
+
+/// What graphs take of the driver, and updates for their sums, lies beside the plan and is part of what nvidia-smi shows.
+TEST(TargetMemory, APlanForAGpuCountsGraphsAndTheSumsOfUpdates) {
+  const Planned without = planned("1xh200", {{"plan.graphs", "off"}}), with = planned("1xh200", {{"plan.graphs", "on"}});
+  EXPECT_EQ(beside(without, "CUDA graphs"), 0);
+  ASSERT_TRUE(with.graphs.on) << with.graphs.why;
+  const int64_t graphs = beside(with, "CUDA graphs");
+  EXPECT_GT(graphs, 0);
+  EXPECT_EQ(graphs % plan::kNodeBytes, 0);
+  EXPECT_EQ(with.driver_bytes(0) - without.driver_bytes(0), graphs);
+  const auto optimizer = [](const char* name) { return planned("1xh200", {{"train.optimizer", name}}); };
+  EXPECT_EQ(beside(optimizer("adamw"), "update sums"), 0);
+  const Planned adafactor = optimizer("adafactor");
+  const int64_t sums = beside(adafactor, "update sums");
+  EXPECT_GT(sums, 0);
+  EXPECT_GT(beside(optimizer("came"), "update sums"), sums) << "a round more";
+}
+
 TEST(TargetMemory, APlanForAGpuWithAHostTierNamesTheMemoryByWayOfWhichItIsStaged) {
   const auto names_it = [](const char* profile, const char* states) {
     return plan_text(planned(profile, {{"plan.states", states}})).find("staging, a rank") != std::string::npos;

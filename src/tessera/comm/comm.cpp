@@ -419,6 +419,34 @@ void Comm::watch_device(DeviceWatch watch) {
   if (shared_->links) shared_->links->watch(std::move(watch));
 }
 
+std::string Comm::against_capture() const {
+  if (place_.single()) return "";
+  if (!shared_->links) return "messages between ranks go by the host, and a graph cannot wait for it";
+  return shared_->links->against_capture();
+}
+
+void Comm::begin_capture() {
+  if (!shared_->links) return;
+  sent_before_.clear();
+  for (const auto& [key, group] : groups_) sent_before_[group.get()] = group->sent_;
+  shared_->links->begin_capture();
+}
+
+/// What was captured was not sent.
+std::shared_ptr<const GraphMessages> Comm::end_capture() {
+  if (!shared_->links) return nullptr;
+  const std::shared_ptr<GraphMessages> graph = shared_->links->end_capture();
+  for (const auto& [group, before] : sent_before_)
+    if (group->sent_ > before) graph->sent[group] = group->sent_ - before, group->sent_ = before;
+  return graph;
+}
+
+void Comm::launches(const std::shared_ptr<const GraphMessages>& graph) {
+  if (!graph) return;
+  shared_->links->launches(graph);
+  for (const auto& [group, bytes] : graph->sent) group->sent_ += bytes;
+}
+
 void Comm::sum_by_library() {
   library_sums_ = true;
   for (auto& [key, group] : groups_) group->library_sums_ = true;

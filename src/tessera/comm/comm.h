@@ -150,6 +150,8 @@ struct Link {
   std::string warning;  ///< what is slower than it need be, and what to do; empty: nothing
 };
 
+struct GraphMessages;
+
 class Comm {
  public:
   /// Connects to the other ranks; `timeout` (seconds) bounds every collective. Throws UserError (rank_lost) if a rank
@@ -174,6 +176,15 @@ class Comm {
   DeviceLinking use_device_links(std::string against = {});
   /// Whether use_device_links() has chosen them.
   bool by_device() const;
+  // Messages of a graph of the device, all ranks of which capture and launch it together: NCCL wants the ranks of a message to
+  // use graphs of one capture.
+  /// Why there can be none; empty: there can.
+  std::string against_capture() const;
+  /// Messages on the device that are given from here on are the graph's. Before the device begins it.
+  void begin_capture();
+  std::shared_ptr<const GraphMessages> end_capture();
+  /// Before each launch, while the device is in no other: its messages keep the deadline, and are counted as sent.
+  void launches(const std::shared_ptr<const GraphMessages>& graph);
   /// From here on sums over tensors on the device are the library's, in its order, where use_device_links() has chosen it:
   /// faster, and not the same bits as on another layout, library or machine. Others stay in the order of ranks.
   void sum_by_library();
@@ -196,6 +207,7 @@ class Comm {
   const std::string within_;  // what the names of its groups begin with in the store
   std::map<std::string, std::unique_ptr<Group>> groups_;
   bool library_sums_ = false;
+  std::map<Group*, int64_t> sent_before_;  // the capture
   Watch watch_;
 };
 

@@ -56,6 +56,7 @@ struct DeviceLinks::Outstanding {
 class DeviceLinks::Watcher {
  public:
   Watcher(const device::Communicators& table, double seconds) : table(table), seconds(seconds) {
+    words_ = static_cast<uint32_t*>(device::used()->take_pinned(kWords * static_cast<int64_t>(sizeof(uint32_t))));
     thread_ = std::thread([this] { look(); });
   }
   ~Watcher() {
@@ -65,6 +66,7 @@ class DeviceLinks::Watcher {
     }
     changed_.notify_all();
     thread_.join();
+    if (words_) device::used()->give_pinned(words_);
   }
 
   using Entry = std::list<Outstanding>::iterator;
@@ -90,6 +92,7 @@ class DeviceLinks::Watcher {
   void remove(const Link& link) {
     const std::lock_guard hold(mutex_);
     links_.erase(&link);
+    running_.reset();
     std::erase_if(list_, [&](const Outstanding& o) { return o.link == &link; });
   }
   /// The process sends nothing more.
@@ -106,6 +109,31 @@ class DeviceLinks::Watcher {
     watch_ = std::move(watch);
   }
 
+  // Graphs
+  bool captures() const { return captures_; }
+  std::string against_capture() const {
+    if (!words_) return "the driver has no page-locked memory for the progress of messages in a graph";
+    const std::lock_guard hold(mutex_);
+    return links_.size() > kWords / 2 ? "more than " + std::to_string(kWords / 2) + " communicators" : "";
+  }
+  void begin_capture() {
+    captured_ = std::make_shared<GraphMessages>();
+    last_ = device::Mark();
+    captures_ = true;
+  }
+  std::shared_ptr<GraphMessages> end_capture() {
+    captures_ = false;
+    return std::move(captured_);
+  }
+  template <class Act>
+  void capture(const Link& link, const char* what, int64_t bytes, Act act);
+  void launches(std::shared_ptr<const GraphMessages> graph) {
+    const std::lock_guard hold(mutex_);
+    for (int64_t w = 0; w < kWords; ++w) std::atomic_ref(words_[w]).store(0, std::memory_order_release);
+    inside_.assign(graph->links.size(), {});
+    running_ = std::move(graph);
+  }
+
   const device::Communicators& table;
   const double seconds;
 
@@ -114,6 +142,17 @@ class DeviceLinks::Watcher {
   void look();
   void look_at_all();
   void look_at(Outstanding& message);
+  void look_at_graph();
+  uint32_t word(size_t link, bool ended) const {
+    return std::atomic_ref(words_[2 * link + ended]).load(std::memory_order_acquire);
+  }
+  /// A message of a running graph that the device is in.
+  struct Inside {
+    uint32_t number = 0;
+    double began = 0;
+    bool told = false;
+  };
+  bool outlasts(double began, bool& told, const std::string& text);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -124,6 +163,13 @@ class DeviceLinks::Watcher {
   double awake_ = 0;  // seconds in which this process was awake
   std::atomic<bool> failed_ = false;
   std::string failure_;  // written once, before failed_
+  static constexpr int64_t kWords = 2048;  // two of each link
+  uint32_t* words_ = nullptr;              // page-locked; null: the driver has none
+  std::atomic<bool> captures_ = false;
+  std::shared_ptr<GraphMessages> captured_;
+  device::Mark last_;  // the message of the capture that was given last
+  std::shared_ptr<const GraphMessages> running_;
+  std::vector<Inside> inside_;  // of its links
   std::thread thread_;
 };
 
@@ -200,6 +246,12 @@ class DeviceLinks::Link final : public Transport {
   template <class Act>
   void give(const char* what, int64_t bytes, Act act) {
     watcher_.check();
+    if (watcher_.captures()) {
+      return watcher_.capture(*this, what, bytes, [&] {
+        act();
+        settle(what);
+      });
+    }
     const auto entry = watcher_.begins(*this, what, bytes);
     try {
       act();
@@ -298,21 +350,76 @@ void DeviceLinks::Watcher::look_at_all() {
     if (!done) look_at(*at);
     at = done ? list_.erase(at) : std::next(at);
   }
+  if (running_) look_at_graph();
   for (const Link* link : links_)
     if (!failed_)
       if (const std::string fault = link->fault(); !fault.empty()) fail_held(fault + " (" + link->name() + ")");
 }
 
+/// Whether the device has been in a message for longer than the deadline. Tells once that it is in one for a while.
+bool DeviceLinks::Watcher::outlasts(double began, bool& told, const std::string& text) {
+  const double inside = awake_ - began;
+  if (inside > kTold && !std::exchange(told, true) && watch_) watch_(text, true);
+  return inside > seconds;
+}
+
+namespace {
+std::string doing_text(const std::string& label, const std::string& link) {
+  return (label.empty() ? "a message" : label) + " on " + link;
+}
+}  // namespace
+
 void DeviceLinks::Watcher::look_at(Outstanding& message) {
   if (failed_ || !message.begin.passed()) return;
   if (message.began < 0) message.began = awake_;
-  const double inside = awake_ - message.began;
-  const std::string text =
-      message.label.empty() ? "a message on " + message.link->name() : message.label + " on " + message.link->name();
-  if (inside > kTold && !std::exchange(message.told, true) && watch_) watch_(text, true);
-  if (inside > seconds)
+  const std::string text = doing_text(message.label, message.link->name());
+  if (outlasts(message.began, message.told, text))
     fail_held(std::string(message.what) + " of " + std::to_string(message.bytes) + " bytes, " + text +
               ", began on the device and did not end");
+}
+
+/// [Note: messages of a graph] Events of a graph cannot be asked for. So the graph itself writes to page-locked memory, for each
+/// link, the number of the message that begins and of the one that has ended, and the thread looks at these words while
+/// a launch of it runs. The messages of all links but those between stages come one after the other, by edges, in the order
+/// in which they were given to their streams: [Note: one order of issue] holds in a launch as well, whatever the library does.
+template <class Act>
+void DeviceLinks::Watcher::capture(const Link& link, const char* what, int64_t bytes, Act act) {
+  std::vector<GraphMessages::OfLink>& links = captured_->links;  // given in turn: nobody else is here
+  auto of = std::ranges::find(links, &link, &GraphMessages::OfLink::link);
+  if (of == links.end()) of = links.insert(links.end(), {&link, link.name(), {}});
+  of->messages.push_back({what, bytes, device::labelled()});
+  uint32_t* words = words_ + 2 * (of - links.begin());
+  const auto number = static_cast<uint32_t>(of->messages.size());
+  const auto write = [&](uint32_t* word) {
+    if (!device::used()->write_word(word, number))
+      throw std::runtime_error("the device writes no numbers to the host, by which messages of a graph are watched");
+  };
+  last_.order();
+  write(words);
+  act();
+  write(words + 1);
+  last_.record();
+}
+
+void DeviceLinks::Watcher::look_at_graph() {
+  bool over = true;
+  for (size_t i = 0; i < running_->links.size() && !failed_; ++i) {
+    const GraphMessages::OfLink& of = running_->links[i];
+    Inside& inside = inside_[i];
+    const uint32_t ended = word(i, true), began = word(i, false);
+    over = over && ended == of.messages.size();
+    if (began == ended || inside.number != began) {
+      if (inside.told && watch_) watch_("", false);
+      inside = {began, awake_, false};
+    }
+    if (began <= ended || began > of.messages.size()) continue;
+    const GraphMessages::Message& message = of.messages[began - 1];
+    const std::string text = doing_text(message.label, of.name) + ", in a graph";
+    if (outlasts(inside.began, inside.told, text))
+      fail_held(std::string(message.what) + " of " + std::to_string(message.bytes) + " bytes, " + text +
+                ", began on the device and did not end");
+  }
+  if (over) running_.reset();
 }
 
 DeviceLinks::DeviceLinks(const device::Communicators& table, double seconds)
@@ -330,6 +437,11 @@ void time_device_messages() {
   if (!timed_seconds) timed_seconds = std::make_shared<std::atomic<double>>(0);
 }
 double seconds_in_device_messages() { return timed_seconds ? timed_seconds->load() : 0; }
+
+void DeviceLinks::begin_capture() { watcher_->begin_capture(); }
+std::shared_ptr<GraphMessages> DeviceLinks::end_capture() { return watcher_->end_capture(); }
+void DeviceLinks::launches(std::shared_ptr<const GraphMessages> graph) { watcher_->launches(std::move(graph)); }
+std::string DeviceLinks::against_capture() const { return watcher_->against_capture(); }
 
 void DeviceLinks::check() const { watcher_->check(); }
 void DeviceLinks::watch(DeviceWatch watch) { watcher_->watch(std::move(watch)); }

@@ -11,6 +11,7 @@
 // failed, ends all communicators of the process, so that no stream and no host waits any more, and check() says what it
 // was. The deadline counts the time in which this process is awake (patience.h).
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,24 @@
 #include "tessera/device/communicators.h"
 
 namespace tessera::comm {
+
+class Group;
+
+/// Messages of a graph of the device (Comm::begin_capture), by link and in their order there.
+struct GraphMessages {
+  struct Message {
+    const char* what;
+    int64_t bytes;
+    std::string label;  // of the instruction
+  };
+  struct OfLink {
+    const Transport* link;
+    std::string name;
+    std::vector<Message> messages;
+  };
+  std::vector<OfLink> links;
+  std::map<Group*, int64_t> sent;  // bytes of a launch
+};
 
 class DeviceLinks {
  public:
@@ -34,6 +53,13 @@ class DeviceLinks {
                                      const Agree& agree);
   /// Throws PeerError or std::runtime_error if a message has failed.
   void check() const;
+  /// Messages that are given from here on become nodes of a graph: [Note: messages of a graph].
+  void begin_capture();
+  std::shared_ptr<GraphMessages> end_capture();
+  /// A launch of the graph is about to be given to the device, which has done the one before.
+  void launches(std::shared_ptr<const GraphMessages> graph);
+  /// Why no graph may have messages; empty: one may.
+  std::string against_capture() const;
   /// Called by the thread when the device has been in a message for a while, and when it no longer is.
   void watch(DeviceWatch watch);
   std::string version() const;

@@ -183,6 +183,10 @@ bool write_word(uint32_t* to, uint32_t value) {
     static_cast<void>(cudaGetLastError());
     return false;
   }
+  cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream(), &captures));
+  if (captures == cudaStreamCaptureStatusActive)  // a kernel can be part of every graph
+    return launch_write_word(static_cast<uint32_t*>(there), value, stream()) == cudaSuccess;
   return stream_write()(stream(), reinterpret_cast<CUdeviceptr>(there), value, 0) == CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 // Adafactor and CAME (ops/factored.h): sums over rows and columns of a slice, and their updates in one pass over memory. A
-// thread adds all of a row or of a column in order, so sums depend on no launch; many rows and columns go side by side.
+// thread adds all of a row, or a group of rows of a column, in order, so sums depend on no launch.
 #include <algorithm>
 
 #include "tessera/cuda/forms.cuh"
@@ -13,7 +13,9 @@ using ops::ClippedSlice;
 using ops::FactoredPlace;
 
 constexpr int kRowThreads = 128;    // of a thread block that adds rows: four warps
-constexpr int kColumnThreads = 64;  // ... and columns, so that those of a small matrix are on many multiprocessors
+constexpr int kColumns = 64;        // of a thread block that adds columns: those of a small matrix are on many multiprocessors
+constexpr int kGroupsAtOnce = 8;    // ... and groups of rows of each
+constexpr int kColumnThreads = kColumns * kGroupsAtOnce;
 
 /// The place in the whole tensor of an element of this rank's part.
 __device__ int64_t in_tensor(const FactoredPlace& p, int64_t element) {
@@ -156,40 +158,52 @@ __device__ void add_rows(const FactoredPlace& p, double* sums, const Value& valu
   }
 }
 
-/// A thread has a column, and reads eight rows ahead.
+/// A thread block has 64 columns, and eight groups of rows of each at once: a thread adds those of a group in order, reading eight
+/// ahead, and one of a column's threads adds its groups in order.
 template <class Value>
 __device__ void add_columns(const FactoredPlace& p, double* sums, const Value& value) {
   constexpr int kAhead = 8;
+  __shared__ double parts[kGroupsAtOnce][kColumns];
+  const int lane = threadIdx.x % kColumns, own = threadIdx.x / kColumns;
   const int64_t end = p.begin + p.count, low = in_tensor(p, p.begin) / p.columns,
                 high = in_tensor(p, end - 1) / p.columns + 1;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kColumnThreads;
-  for (int64_t c = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x; c < p.matrices * p.columns;
-       c += stride) {
-    const int64_t matrix = c / p.columns, column = c - matrix * p.columns;
-    const int64_t from = matrix * p.rows < low ? low : matrix * p.rows,
-                  to = (matrix + 1) * p.rows > high ? high : (matrix + 1) * p.rows;
-    double total = sums[all_rows(p) + c];
-    for (int64_t row = from; row < to; row += kAhead) {
-      float ahead[kAhead];
-      bool there[kAhead];
-      for (int j = 0; j < kAhead; ++j) {
-        const int64_t whole = (row + j) * p.columns + column;
-        const int64_t element = before(p, whole);
-        there[j] =
-            row + j < to && element >= p.begin && element < end && (p.width == 0 || in_tensor(p, element) == whole);
-        ahead[j] = there[j] ? value(element - p.begin, row + j, c) : 0;
+  const int64_t groups = (p.rows + ops::kRowGroup - 1) / ops::kRowGroup, all = p.matrices * p.columns;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kColumns; first < all;
+       first += static_cast<int64_t>(gridDim.x) * kColumns) {
+    const int64_t c = first + lane, matrix = c / p.columns, column = c - matrix * p.columns;
+    double total = own == 0 && c < all ? sums[all_rows(p) + c] : 0;
+    for (int64_t group = 0; group < groups; group += kGroupsAtOnce) {
+      const int64_t begin = matrix * p.rows + (group + own) * ops::kRowGroup,
+                    most = (matrix + 1) * p.rows < high ? (matrix + 1) * p.rows : high;
+      const int64_t from = begin < low ? low : begin,
+                    to = c >= all ? 0 : begin + ops::kRowGroup < most ? begin + ops::kRowGroup : most;
+      double sum = 0;
+      for (int64_t row = from; row < to; row += kAhead) {
+        float ahead[kAhead];
+        bool there[kAhead];
+        for (int j = 0; j < kAhead; ++j) {
+          const int64_t whole = (row + j) * p.columns + column;
+          const int64_t element = before(p, whole);
+          there[j] =
+              row + j < to && element >= p.begin && element < end && (p.width == 0 || in_tensor(p, element) == whole);
+          ahead[j] = there[j] ? value(element - p.begin, row + j, c) : 0;
+        }
+        for (int j = 0; j < kAhead; ++j)
+          if (there[j]) sum += static_cast<double>(ahead[j]);
       }
-      for (int j = 0; j < kAhead; ++j)
-        if (there[j]) total += static_cast<double>(ahead[j]);
+      parts[own][lane] = sum;
+      __syncthreads();
+      for (int j = 0; own == 0 && j < kGroupsAtOnce; ++j) total += parts[j][lane];
+      __syncthreads();  // they are added
     }
-    sums[all_rows(p) + c] = total;
+    if (own == 0 && c < all) sums[all_rows(p) + c] = total;
   }
 }
 
 __global__ void __launch_bounds__(kRowThreads, 2) row_sums(ClippedSlice s, double* sums) {
   add_rows(s.place, sums, Squares{s});
 }
-__global__ void __launch_bounds__(kColumnThreads, 2) column_sums(ClippedSlice s, double* sums) {
+__global__ void __launch_bounds__(kColumnThreads, 1) column_sums(ClippedSlice s, double* sums) {
   add_columns(s.place, sums, Squares{s});
 }
 
@@ -203,7 +217,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   load_any_map(map, first);
   add_rows(s.place, sums, Residuals{s, first, map, keep, take, eps, clip_of(s)});
 }
-__global__ void __launch_bounds__(kColumnThreads, 2)
+__global__ void __launch_bounds__(kColumnThreads, 1)
     residual_columns(ClippedSlice s, DeviceMoment first, float keep, float take, float eps, double* sums) {
   __shared__ float map[256];
   load_any_map(map, first);
@@ -361,7 +375,7 @@ cudaError_t launch_add_row_sums(const ClippedSlice& s, double* sums, cudaStream_
   const FactoredPlace& p = s.place;
   if (p.count == 0) return cudaSuccess;
   TESSERA_LAUNCH(row_sums, blocks_of(p.matrices * p.rows, kRowThreads), kRowThreads, stream, s, sums);
-  TESSERA_LAUNCH(column_sums, blocks_of(p.matrices * p.columns, kColumnThreads), kColumnThreads, stream, s, sums);
+  TESSERA_LAUNCH(column_sums, blocks_of(p.matrices * p.columns, kColumns), kColumnThreads, stream, s, sums);
   return cudaGetLastError();
 }
 
@@ -371,7 +385,7 @@ cudaError_t launch_add_residual_sums(const ClippedSlice& s, const ops::CameStep&
   if (p.count == 0) return cudaSuccess;
   TESSERA_LAUNCH(residual_rows, blocks_of(p.matrices * p.rows, kRowThreads), kRowThreads, stream, s, first, step.keep,
                  step.take, step.eps, sums);
-  TESSERA_LAUNCH(residual_columns, blocks_of(p.matrices * p.columns, kColumnThreads), kColumnThreads, stream, s, first,
+  TESSERA_LAUNCH(residual_columns, blocks_of(p.matrices * p.columns, kColumns), kColumnThreads, stream, s, first,
                  step.keep, step.take, step.eps, sums);
   return cudaGetLastError();
 }

@@ -146,5 +146,7 @@ cudaError_t launch_add_sums(const ops::ManyGroupSums& sums, cudaStream_t stream)
 
 /// Keeps the stream busy for so many cycles.
 cudaError_t launch_spin(int64_t cycles, cudaStream_t stream);
+/// `value` to a word that the host reads.
+cudaError_t launch_write_word(uint32_t* to, uint32_t value, cudaStream_t stream);
 
 }  // namespace tessera::cuda

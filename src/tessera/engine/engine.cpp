@@ -36,7 +36,7 @@ Engine::Engine(const Interpreter::Units& units, const plan::ModelSpec& spec, con
       times_(rank, ops::on_device(store_.device()), comm.by_device(), blocks_of(units), options.trace),
       interpreter_(units, spec, store_, comm, plan, rank, options),
       lanes_(interpreter_, times_, store_, comm.by_device()) {
-  if (options.graphs && ops::on_device(store_.device())) graphs_.emplace(interpreter_, lanes_);
+  if (options.graphs && ops::on_device(store_.device())) graphs_.emplace(interpreter_, lanes_, comm_);
 }
 
 /// After a failure a lane may still be at an instruction, which uses what is destroyed here.
@@ -117,9 +117,10 @@ StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& r
   interpreter_.begin_step(*step.rest_);
   in_step_ = true;
   // The times of a graph's instructions are not known: who asks for them gets a step without one.
-  const bool graph = graphs_ && !times_.of_instructions() && graphs_->takes(*pass.program);
+  const bool may = graphs_ && graphs_->takes(*pass.program);
+  const bool graph = may && !times_.of_instructions() && graphs_->takes_here();
   begin(*step.rest_, !graph);
-  const bool given = graph && graphs_->run(step.rest_);
+  const bool given = may && graphs_->run(step.rest_, graph);
   lanes_.run(step.rest_, given ? pass.program->norm : 0, pass.program->norm + 1);
   return step;
 }

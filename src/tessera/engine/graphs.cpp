@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/device/staging.h"
 #include "tessera/plan/graphs.h"
 
@@ -10,7 +11,6 @@ namespace tessera::engine {
 
 namespace {
 
-constexpr size_t kMostGraphs = 16;  // each has memory of the driver
 constexpr int kManyForms = 64;      // in a row, none of which came again: graphs gain nothing
 
 }  // namespace
@@ -18,16 +18,33 @@ constexpr int kManyForms = 64;      // in a row, none of which came again: graph
 bool StepGraphs::takes(const plan::Program& program) {
   std::string absence = plan::graphs_absence(program.plan);
   if (absence.empty()) absence = plan::graphs_absence(program.schedule, program.norm);
+  if (absence.empty() && !comm_.by_device()) absence = comm_.against_capture();
+  if (!absence.empty() && !std::exchange(told_absence_, true)) tell("steps are no graphs: " + absence, /*warns=*/true);
+  return absence.empty();
+}
+
+bool StepGraphs::takes_here() {
+  std::string absence = comm_.against_capture();
   if (absence.empty() && device::staging_bytes() > 0)
     absence = "the system page-locks no memory, so the host takes part in copies";
   if (absence.empty() && !device::has_streams()) absence = "TESSERA_SERIAL=1 runs one instruction after the other";
-  if (!absence.empty() && !std::exchange(told_absence_, true)) tell("steps are no graphs: " + absence);
+  if (!absence.empty() && !std::exchange(told_absence_, true)) tell("steps are no graphs: " + absence, /*warns=*/true);
   return absence.empty();
 }
 
 void StepGraphs::forget(Step& step) {
   if (step.graph) device::used()->free_graph(step.graph);
-  step.graph = nullptr;
+  step.graph = nullptr, step.nodes = 0;
+}
+
+/// As many graphs as the plan has memory of the driver for.
+void StepGraphs::keep_few() {
+  int64_t nodes = 0;
+  for (const Step& step : steps_) nodes += step.nodes;
+  while (nodes * plan::kNodeBytes > plan::kGraphsBytes && steps_.size() > 1) {
+    nodes -= steps_.back().nodes;
+    forget(steps_.back()), steps_.pop_back();
+  }
 }
 
 void StepGraphs::clear() {
@@ -42,16 +59,37 @@ StepGraphs::Step& StepGraphs::find(const plan::ProgramPtr& program, std::string 
   Step step = fresh ? Step{program, std::move(form)} : std::move(*found);
   if (!fresh) steps_.erase(found);
   steps_.push_front(std::move(step));
-  if (steps_.size() > kMostGraphs) forget(steps_.back()), steps_.pop_back();
+  if (steps_.size() > plan::kMostGraphs) forget(steps_.back()), steps_.pop_back();
   return steps_.front();
 }
 
-bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared) {
+/// This rank's form with a hash of all ranks' forms; nullopt where one of them has none.
+std::optional<std::string> StepGraphs::of_all(const std::optional<std::string>& form) {
+  if (world().size() == 1) return form;
+  const uint64_t hash = hash_text(form.value_or(""));
+  const auto rows = world().all_gather_doubles({form.has_value() ? 1.0 : 0.0, static_cast<double>(hash >> 32),
+                                                static_cast<double>(hash & 0xFFFFFFFFu)});
+  std::string all = form.value_or("") + "of all:";
+  for (const auto& row : rows) {
+    if (row[0] == 0) return std::nullopt;
+    all += " " + std::to_string(static_cast<uint64_t>(row[1])) + "." + std::to_string(static_cast<uint64_t>(row[2]));
+  }
+  return all;
+}
+
+/// What no rank has anything against.
+StepGraphs::Way StepGraphs::least(Way here) {
+  double least = static_cast<double>(here);
+  for (const auto& row : world().all_gather_doubles({least})) least = std::min(least, row[0]);
+  return static_cast<Way>(static_cast<int>(least));
+}
+
+bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared, bool wanted) {
   ScheduleRun& run = *shared;
-  std::optional<std::string> form = interpreter_.pack(run);
+  std::optional<std::string> form = of_all(wanted ? interpreter_.pack(run) : std::nullopt);
   if (!form) return false;
   bool fresh = false;
-  Step& step = find(run.program, std::move(*form), fresh);
+  Step& step = find(run.program, std::move(*form), fresh);  // all ranks find the same
   if (fresh) {
     if (++forms_ >= kManyForms && !std::exchange(told_forms_, true))
       tell(std::to_string(kManyForms) +
@@ -59,15 +97,24 @@ bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared) {
     return false;
   }
   forms_ = 0;
-  if (step.graph && step.uploads != interpreter_.uploads_place()) forget(step);
-  if (!step.graph) {
+  Way way = Way::capture;
+  std::optional<Meter::Claim> claim;
+  if (step.graph) {
+    way = Way::repeat;
+    if (step.uploads != interpreter_.uploads_place())
+      way = Way::capture;
+    else if (!claim.emplace(step.pool).holds())
+      way = Way::plain;
+    if (way == Way::plain && !std::exchange(told_taken_, true))
+      tell("steps run without their graph while others have its memory");
+    way = least(way);
+  }
+  if (way == Way::plain) return false;
+  if (way == Way::capture) {
+    claim.reset();
+    forget(step);
     capture(shared, step);
     return true;
-  }
-  const Meter::Claim claim(step.pool);
-  if (!claim.holds()) {
-    if (!std::exchange(told_taken_, true)) tell("steps run without their graph while others have its memory");
-    return false;
   }
   interpreter_.bring_again(run, step.brought);
   launch(run, step);
@@ -77,6 +124,7 @@ bool StepGraphs::run(const std::shared_ptr<ScheduleRun>& shared) {
 
 void StepGraphs::launch(ScheduleRun& run, const Step& step) {
   device::label("");
+  comm_.launches(step.messages);
   device::used()->launch(step.graph);
   run.given = step.given;
   lanes_.repeated(run, run.program->norm);
@@ -87,6 +135,7 @@ void StepGraphs::capture(const std::shared_ptr<ScheduleRun>& shared, Step& step)
   ScheduleRun& run = *shared;
   interpreter_.bring_captured(true);
   Meter::begin_pool();
+  comm_.begin_capture();
   table.begin_graph();
   run.capturing = true;
   try {
@@ -94,8 +143,10 @@ void StepGraphs::capture(const std::shared_ptr<ScheduleRun>& shared, Step& step)
     device::label("norm");
     step.given = interpreter_.numbers().give(*run.objective);
     step.graph = table.end_graph();
+    step.messages = comm_.end_capture();
   } catch (const std::exception& error) {
     lanes_.drain();
+    static_cast<void>(comm_.end_capture());
     try {
       table.free_graph(table.end_graph());
     } catch (const c10::Error&) {  // what was captured is gone
@@ -111,11 +162,14 @@ void StepGraphs::capture(const std::shared_ptr<ScheduleRun>& shared, Step& step)
   launch(run, step);
   step.pool = Meter::end_pool();
   ++captured_;
+  const int64_t nodes = table.graph_nodes(step.graph);
+  for (const auto& row : world().all_gather_doubles({static_cast<double>(nodes)}))
+    step.nodes = std::max(step.nodes, static_cast<int64_t>(row[0]));
   int64_t tokens = 0;
   for (const int64_t of_micro : run.tokens) tokens += of_micro;
   tell("captured the steps of " + std::to_string(tokens) + " tokens in " + std::to_string(run.tokens.size()) +
-       " micro-batches as a graph of " + std::to_string(table.graph_nodes(step.graph)) + " nodes (step " +
-       std::to_string(run.step) + ")");
+       " micro-batches as a graph of " + std::to_string(nodes) + " nodes (step " + std::to_string(run.step) + ")");
+  keep_few();
 }
 
 }  // namespace tessera::engine

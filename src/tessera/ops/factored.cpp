@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "tessera/ops/adamw.h"
@@ -31,19 +32,42 @@ void each_run(const FactoredPlace& place, int64_t at, int64_t count, const Each&
   }
 }
 
-/// Adds the values of elements [at, at + count) of the slice to the sums of their rows and columns.
-void add(const FactoredPlace& place, int64_t at, int64_t count, const float* values, double* sums) {
-  double* columns = sums + all_rows(place);
-  each_run(place, at, count, [&](int64_t first, int64_t run, int64_t row, int64_t column) {
-    double sum = 0;
-    for (int64_t i = 0; i < run; ++i) {
-      const double value = values[first + i];
-      sum += value;
-      columns[column + i] += value;
-    }
-    sums[row] += sum;
-  });
-}
+/// Adds values of a slice to the sums of their rows and columns. Those of a column in a group of kRowGroup rows of a matrix have
+/// a sum of their own.
+class RowSums {
+ public:
+  RowSums(const FactoredPlace& place, double* sums)
+      : place_(place), sums_(sums), group_(static_cast<size_t>(place.columns)) {}
+  ~RowSums() { close(); }
+  RowSums(const RowSums&) = delete;
+
+  /// Of elements [at, at + count), which come in order.
+  void add(int64_t at, int64_t count, const float* values) {
+    each_run(place_, at, count, [&](int64_t first, int64_t run, int64_t row, int64_t column) {
+      const int64_t matrix = row / place_.rows, group = row % place_.rows / kRowGroup;
+      if (matrix != matrix_ || group != number_) close(), matrix_ = matrix, number_ = group;
+      double* columns = group_.data() + (column - matrix * place_.columns);
+      double sum = 0;
+      for (int64_t i = 0; i < run; ++i) {
+        const double value = values[first + i];
+        sum += value;
+        columns[i] += value;
+      }
+      sums_[row] += sum;
+    });
+  }
+
+ private:
+  void close() {
+    double* columns = sums_ + all_rows(place_) + matrix_ * place_.columns;
+    for (size_t i = 0; i < group_.size(); ++i) columns[i] += std::exchange(group_[i], 0);
+  }
+
+  const FactoredPlace& place_;
+  double* const sums_;
+  std::vector<double> group_;  // by column
+  int64_t matrix_ = 0, number_ = 0;
+};
 
 /// values *= row's factor * column's factor
 void divide(const FactoredPlace& place, int64_t at, int64_t count, float* values, const float* factors) {
@@ -102,6 +126,7 @@ void add_squares(int64_t n, double* sum, const Values& values) {
 }  // namespace
 
 void add_row_sums(const ClippedSlice& s, double* sums) {
+  RowSums added(s.place, sums);
   for (int64_t at = 0; at < s.place.count; at += kUpdateBlock) {
     const int64_t count = std::min(kUpdateBlock, s.place.count - at);
     float block[kUpdateBlock], values[kUpdateBlock];
@@ -110,11 +135,12 @@ void add_row_sums(const ClippedSlice& s, double* sums) {
       const float scaled = gradient[i] * s.scale;
       values[i] = scaled * scaled + s.eps;
     }
-    add(s.place, at, count, values, sums);
+    added.add(at, count, values);
   }
 }
 
 void add_residual_sums(const ClippedSlice& s, const CameStep& step, double* sums) {
+  RowSums added(s.place, sums);
   const float clip = ops::clip(s);
   for (int64_t at = 0; at < s.place.count; at += kUpdateBlock) {
     const int64_t count = std::min(kUpdateBlock, s.place.count - at);
@@ -125,7 +151,7 @@ void add_residual_sums(const ClippedSlice& s, const CameStep& step, double* sums
       const float off = update[i] - first[i];
       update[i] = off * off + step.eps;
     }
-    add(s.place, at, count, update, sums);
+    added.add(at, count, update);
   }
 }
 

@@ -56,6 +56,8 @@ struct CameStep {
   float lr = 0, decay = 1;
 };
 
+/// Rows of a matrix whose values in a column are added in order, before these sums are.
+inline constexpr int64_t kRowGroup = 64;
 /// Sums over rows and columns of g^2 + eps, and of the residual, which needs `first` and what it is multiplied by alone.
 void add_row_sums(const ClippedSlice& slice, double* sums);
 void add_residual_sums(const ClippedSlice& slice, const CameStep& step, double* sums);

@@ -1,5 +1,7 @@
 #include "tessera/plan/graphs.h"
 
+#include <algorithm>
+
 #include "tessera/base/units.h"
 
 namespace tessera::plan {
@@ -20,7 +22,8 @@ int64_t launches(const ModelSpec& model, const Plan& plan) {
 }  // namespace
 
 std::string graphs_absence(const Plan& plan) {
-  if (plan.mesh.world() > 1) return "messages between ranks are not captured";
+  for (const Axis axis : {Axis::pp, Axis::tp, Axis::sp, Axis::cp})
+    if (plan.mesh[axis] > 1) return std::string(axis_name(axis)) + ": messages within a micro-batch are not captured";
   if (plan.experts > 1) return "several networks take turns";
   if (plan.update != Update::end)
     return "updates within the step (plan.update = " + std::string(name(plan.update)) + ") have numbers of their own";
@@ -40,7 +43,7 @@ std::string graphs_absence(const Schedule& schedule, int norm) {
     const std::string what = std::string(name(in.op)) + (in.name.empty() ? "" : " " + std::string(in.name));
     if (in.lane == Lane::disk || in.lane == Lane::host) return what + " is work of the host";
     if (in.op == Op::update) return what + " has numbers of its own in each step";
-    if (!in.comm.empty() || in.op == Op::send || in.op == Op::recv) return what + " sends messages";
+    if (in.op == Op::send || in.op == Op::recv) return what + " goes between stages";
   }
   return "";
 }
@@ -52,9 +55,12 @@ GraphsChoice choose_graphs(std::optional<bool> asked, const ModelSpec& model, co
   if (asked && !*asked) return choice.why = "plan.graphs says so", choice;
   choice.why = forbidden.empty() ? graphs_absence(plan) : forbidden;
   if (!choice.why.empty()) return choice;
-  const double host = kLaunch * static_cast<double>(launches(model, plan));
+  const int64_t nodes = launches(model, plan);
+  const double host = kLaunch * static_cast<double>(nodes);
   choice.gain = host > computes ? host - computes : 0;
   choice.on = asked ? *asked : choice.gain > 0;
+  const int64_t one = nodes * kNodeBytes;
+  if (choice.on) choice.bytes = std::min(kMostGraphs * one, std::max(kGraphsBytes, one));
   choice.why = "launches take the host " + format_seconds(host) + " of a step [E], whose work takes the device " +
                format_seconds(computes) + ": " +
                (choice.gain > 0 ? "a graph saves up to " + format_seconds(choice.gain) : "nothing to gain");

@@ -400,17 +400,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   return request;
 }
 
-Planned make_plan(const PlanRequest& request) {
-  Planned planned = make_plan_as_is(request);
-  if (!planned.choice.fits) {
-    const Advice changes = advice(request);
-    planned.choice.evaluated += changes.evaluated;
-    planned.choice.advice +=
-        !changes.text.empty() ? ". It fits " + changes.text
-                              : ". No plan was found with other micro-batches, smaller formats, more host memory, "
-                                "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
-                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
-  }
+void tell_of(Planned& planned, const PlanRequest& request) {
   // A capture takes all that its stream is given, and all threads that compute share one.
   const char* beside = request.device_threads > 1 ? "encoders compute on the device beside the steps" : "";
   planned.graphs =
@@ -424,6 +414,20 @@ Planned make_plan(const PlanRequest& request) {
         useless_offload_to(request, planned), useless_prefetch(request, planned),
         useless_update_threads(request, planned), slower_mesh(request, planned)})
     planned.warn(warning);
+}
+
+Planned make_plan(const PlanRequest& request) {
+  Planned planned = make_plan_as_is(request);
+  if (!planned.choice.fits) {
+    const Advice changes = advice(request);
+    planned.choice.evaluated += changes.evaluated;
+    planned.choice.advice +=
+        !changes.text.empty() ? ". It fits " + changes.text
+                              : ". No plan was found with other micro-batches, smaller formats, more host memory, "
+                                "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
+                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
+  }
+  tell_of(planned, request);
   return planned;
 }
 

@@ -36,6 +36,8 @@ int64_t prompt_bytes(const job::Job& job, int prompts);
 /// Measures the model, chooses (or takes) the plan and simulates it. If nothing fits, choice.advice says what to
 /// change, with memory and time of the changed run.
 Planned make_plan(const PlanRequest& request);
+/// Chooses whether the plan's steps are graphs, and warns of what has no effect under it; of a plan without warnings.
+void tell_of(Planned& planned, const PlanRequest& request);
 
 /// What is encoded before the steps is held against the budget as they are: a plan beside which it does not fit does not
 /// fit, and its advice says with which budget it would.

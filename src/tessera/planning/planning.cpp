@@ -145,9 +145,16 @@ int64_t Planned::loader_bytes() const {
 std::vector<plan::LibraryBytes> Planned::workspaces() const {
   return plan::workspaces(machine.profile, device_threads, deterministic);
 }
-std::vector<plan::LibraryBytes> Planned::beside() const { return plan::beside_plan(machine.profile, {spec, plan()}); }
+std::vector<plan::LibraryBytes> Planned::beside() const {
+  std::vector<plan::LibraryBytes> lines = plan::beside_plan(machine.profile, {spec, plan()});
+  if (!lines.empty() && graphs.bytes > 0)
+    lines.push_back({"CUDA graphs", graphs.bytes,
+                     "of the driver, " + format_bytes(plan::kNodeBytes) + " a node, for up to " +
+                         std::to_string(plan::kMostGraphs) + " forms of steps [E]"});
+  return lines;
+}
 int64_t Planned::driver_bytes(int64_t budget) const {
-  return plan::driver_bytes(machine.profile, {spec, plan()}, budget);
+  return plan::driver_bytes(machine.profile, {spec, plan()}, budget) + graphs.bytes;
 }
 
 void Planned::warn(const std::string& message) {

@@ -71,7 +71,10 @@ void unify_placement(std::vector<PartPlan>& plans, const std::vector<PlanRequest
     }
     if (best.empty() || score < best_score) best = std::move(tried), best_score = score;
   }
-  for (size_t p = 0; p < plans.size(); ++p) plans[p].planned = std::move(best[p]);
+  for (size_t p = 0; p < plans.size(); ++p) {
+    if (best[p].plan() != plans[p].planned.plan()) tell_of(best[p], requests[p]);
+    plans[p].planned = std::move(best[p]);
+  }
 }
 
 /// A plan file has the recipe's batch; a stage that changes the batch runs it with its own.

@@ -185,8 +185,9 @@ int train_steps(Run& run, const std::string& trace) {
       {.after =
            [&](StepEnd&) {
              if (!engine.graphs()) return;
-             for (const std::string& news : engine.graphs()->take_news())
-               if (run.ranks.first()) log::info("CUDA graphs: " + news);
+             for (const auto& [text, warns] : engine.graphs()->take_news())
+               if (run.ranks.first())
+                 warns ? log::warn("plan.graphs has no effect: " + text) : log::info("CUDA graphs: " + text);
            }},
       history(*run.folder, *run.parts, progress),
       {[&](const plan::Visit&) { health.before(); }, [&](StepEnd& end) { health.after(end.visit.step); }},

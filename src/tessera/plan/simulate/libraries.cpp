@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "tessera/base/check.h"
 #include "tessera/base/device_messages.h"
 #include "tessera/base/target.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/plan/unit_sizes.h"
 
@@ -88,6 +90,24 @@ std::vector<OfPurpose> communicators(const Connected& run) {
   return all;
 }
 
+/// Of the unit with most: parts in double, and what they become in fp32, for each round and buffer. Prodigy's totals, eight bytes
+/// for some thousand elements, are left out.
+int64_t update_sums(const Connected& run) {
+  const int rounds = row(run.plan->states.optimizer).rounds;
+  if (rounds == 0) return 0;
+  const UnitSizes sizes(*run.model, *run.plan, /*rank=*/0);
+  int64_t most = 0;
+  for (size_t u = 0; u < run.model->units.size(); ++u) {
+    if (run.plan->units[u].update_on == Tier::host) continue;
+    int64_t values = 0;
+    for (int round = 0; round < rounds; ++round)
+      for (const Buffer& buffer : sizes.layout(static_cast<int>(u)).buffers)
+        values += round_up(sums(*run.plan, run.model->units[u], buffer, round), int64_t{2});
+    most = std::max(most, values * int64_t{sizeof(double) + sizeof(float)});
+  }
+  return most;
+}
+
 std::string count_text(int64_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
@@ -112,6 +132,9 @@ std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& r
   if (profile.target.empty()) return {};
   std::vector<LibraryBytes> lines = {{"CUDA context", kContext, "of the driver [E]"},
                                      {"kernels", kKernels, "of libraries and ours, once they have run [E]"}};
+  if (run.model)
+    if (const int64_t bytes = update_sums(run); bytes > 0)
+      lines.push_back({"update sums", bytes, "by rows and columns, of the unit with most"});
   const LinkBytes& link = profile.link.gather >= kSlowestNvlink ? kNvlink : kPcie;
   const int node = profile.devices > 0 ? profile.devices : run.mesh.world();
   int64_t bytes = 0, count = 0;
