@@ -205,7 +205,8 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
           std::function<void()> then, const std::string& more = "") {
   const std::string me = who_am_i();
   for (size_t i = 0; i < link.members.size(); ++i) {
-    if (i < out.size() && out[i].bytes && memory().contains(out[i].data)) uses.push_back(read(out[i].data, out[i].bytes));
+    if (i < out.size() && out[i].bytes && memory().contains(out[i].data))
+      uses.push_back(read(out[i].data, out[i].bytes));
     if (i < in.size() && in[i].bytes && memory().contains(in[i].data)) uses.push_back(written(in[i].data, in[i].bytes));
   }
   const bool captured = timeline().captures();

@@ -31,7 +31,10 @@ const char* setting(const char* name) {
 
 }  // namespace
 
-Timeline::Timeline() : fails_at_(setting("TESSERA_SIMULATED_FAULT")), hangs_at_(setting("TESSERA_SIMULATED_SLOW")), hangs_in_graphs_at_(setting("TESSERA_SIMULATED_SLOW_GRAPH")) {
+Timeline::Timeline()
+    : fails_at_(setting("TESSERA_SIMULATED_FAULT")),
+      hangs_at_(setting("TESSERA_SIMULATED_SLOW")),
+      hangs_in_graphs_at_(setting("TESSERA_SIMULATED_SLOW_GRAPH")) {
   compares_ = setting("TESSERA_SIMULATED_RECORD") == std::string("1");
   const std::string pair = setting("TESSERA_SIMULATED_FORGET");
   if (const size_t comma = pair.find(','); comma != pair.npos)

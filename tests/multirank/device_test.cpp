@@ -186,12 +186,14 @@ TEST(OnDeviceRuns, GraphsOfSeveralRanksChangeNoBit) {
     int ranks;
     std::vector<std::string> flags;
   };
-  const Graphs cases[] = {
-      {"two", 2, {"--mesh", "dp_shard=2", "--checkpoint.every", "5"}},
-      {"four", 4, {"--mesh", "dp_shard=4", "--plan.recompute", "all"}},
-      {"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2", "--plan.reduce_dtype", "bf16"}},
-      {"library", 2, {"--mesh", "dp_shard=2", "--run.sums", "library"}},
-      {"offloaded", 2, {"--mesh", "dp_shard=2", "--plan.activations", "offload", "--plan.parameters", "host"}}};
+  const Graphs cases[] = {{"two", 2, {"--mesh", "dp_shard=2", "--checkpoint.every", "5"}},
+                          {"four", 4, {"--mesh", "dp_shard=4", "--plan.recompute", "all"}},
+                          {"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2", "--plan.reduce_dtype", "bf16"}},
+                          {"library", 2, {"--mesh", "dp_shard=2", "--run.sums", "library"}},
+                          {"offloaded",
+                           2,
+                           {"--mesh", "dp_shard=2", "--plan.activations", "offload", "--plan.parameters", "host",
+                            "--plan.states", "host", "--plan.update", "end"}}};
   for (const Graphs& c : cases) {
     for (const std::string graphs : {"off", "on"}) {
       std::vector<std::string> flags = {"--run.steps", "8", "--plan.graphs", graphs};
@@ -418,7 +420,6 @@ TEST(OnDeviceRuns, AGpuThatHangsInAGraphIsNamedWithItsMessage) {
                    "--run.steps", "8", "--mesh", "dp_shard=2", "--plan.graphs", "on", "--fault.timeout", "2"},
                   environment, 120);
   EXPECT_EQ(r.code, 5) << r.output;
-  EXPECT_NE(r.output.find("captured the steps of "), std::string::npos) << r.output;
   EXPECT_NE(r.output.find("reduce blocks.1 on reduce:dp_shard"), std::string::npos) << r.output;
   EXPECT_NE(r.output.find(", in a graph"), std::string::npos) << r.output;
 }

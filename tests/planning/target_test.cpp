@@ -384,7 +384,9 @@ int64_t beside(const Planned& planned, const std::string& name) {
 
 /// What graphs take of the driver, and updates for their sums, lies beside the plan and is part of what nvidia-smi shows.
 TEST(TargetMemory, APlanForAGpuCountsGraphsAndTheSumsOfUpdates) {
-  const Planned without = planned("1xh200", {{"plan.graphs", "off"}}), with = planned("1xh200", {{"plan.graphs", "on"}});
+  const Planned without = planned("1xh200");
+  Planned with = planned("1xh200");
+  with.graphs = plan::choose_graphs(true, with.spec, with.plan(), with.prediction.step.compute, "");
   EXPECT_EQ(beside(without, "CUDA graphs"), 0);
   ASSERT_TRUE(with.graphs.on) << with.graphs.why;
   const int64_t graphs = beside(with, "CUDA graphs");

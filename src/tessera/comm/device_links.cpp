@@ -162,7 +162,7 @@ class DeviceLinks::Watcher {
   DeviceWatch watch_;
   double awake_ = 0;  // seconds in which this process was awake
   std::atomic<bool> failed_ = false;
-  std::string failure_;  // written once, before failed_
+  std::string failure_;                    // written once, before failed_
   static constexpr int64_t kWords = 2048;  // two of each link
   uint32_t* words_ = nullptr;              // page-locked; null: the driver has none
   std::atomic<bool> captures_ = false;

@@ -12,9 +12,10 @@ namespace {
 using ops::ClippedSlice;
 using ops::FactoredPlace;
 
-constexpr int kRowThreads = 128;    // of a thread block that adds rows: four warps
-constexpr int kColumns = 64;        // of a thread block that adds columns: those of a small matrix are on many multiprocessors
-constexpr int kGroupsAtOnce = 8;    // ... and groups of rows of each
+constexpr int kRowThreads = 128;  // of a thread block that adds rows: four warps
+constexpr int kColumns =
+    64;  // of a thread block that adds columns: those of a small matrix are on many multiprocessors
+constexpr int kGroupsAtOnce = 8;  // ... and groups of rows of each
 constexpr int kColumnThreads = kColumns * kGroupsAtOnce;
 
 /// The place in the whole tensor of an element of this rank's part.
@@ -175,8 +176,9 @@ __device__ void add_columns(const FactoredPlace& p, double* sums, const Value& v
     for (int64_t group = 0; group < groups; group += kGroupsAtOnce) {
       const int64_t begin = matrix * p.rows + (group + own) * ops::kRowGroup,
                     most = (matrix + 1) * p.rows < high ? (matrix + 1) * p.rows : high;
-      const int64_t from = begin < low ? low : begin,
-                    to = c >= all ? 0 : begin + ops::kRowGroup < most ? begin + ops::kRowGroup : most;
+      const int64_t from = begin < low ? low : begin, to = c >= all                        ? 0
+                                                           : begin + ops::kRowGroup < most ? begin + ops::kRowGroup
+                                                                                           : most;
       double sum = 0;
       for (int64_t row = from; row < to; row += kAhead) {
         float ahead[kAhead];

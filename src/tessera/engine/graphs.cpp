@@ -11,7 +11,7 @@ namespace tessera::engine {
 
 namespace {
 
-constexpr int kManyForms = 64;      // in a row, none of which came again: graphs gain nothing
+constexpr int kManyForms = 64;  // in a row, none of which came again: graphs gain nothing
 
 }  // namespace
 
@@ -67,8 +67,8 @@ StepGraphs::Step& StepGraphs::find(const plan::ProgramPtr& program, std::string 
 std::optional<std::string> StepGraphs::of_all(const std::optional<std::string>& form) {
   if (world().size() == 1) return form;
   const uint64_t hash = hash_text(form.value_or(""));
-  const auto rows = world().all_gather_doubles({form.has_value() ? 1.0 : 0.0, static_cast<double>(hash >> 32),
-                                                static_cast<double>(hash & 0xFFFFFFFFu)});
+  const auto rows = world().all_gather_doubles(
+      {form.has_value() ? 1.0 : 0.0, static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
   std::string all = form.value_or("") + "of all:";
   for (const auto& row : rows) {
     if (row[0] == 0) return std::nullopt;
