@@ -2,7 +2,10 @@
 // training then takes.
 #include "tessera/ops/products.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "simulated.h"
 #include "stand_in.h"
@@ -21,20 +24,41 @@ const tools::Ranks kOneRank = {.mean = [](double mine) { return mine; }, .meet =
 
 /// x [32, 64] W^T + bias, W [48, 64]; and the gradient of W, added to.
 ProductShape forward() {
-  return {.of = at::kBFloat16, .to = at::kBFloat16, .m = 32, .n = 48, .k = 64, .a_turned = false, .b_turned = true,
-          .a_stride = 64, .b_stride = 64, .out_stride = 48, .bias = true, .add = false};
+  return {.of = at::kBFloat16,
+          .to = at::kBFloat16,
+          .m = 32,
+          .n = 48,
+          .k = 64,
+          .a_turned = false,
+          .b_turned = true,
+          .a_stride = 64,
+          .b_stride = 64,
+          .out_stride = 48,
+          .bias = true,
+          .add = false};
 }
 ProductShape weight_gradient() {
-  return {.of = at::kBFloat16, .to = at::kFloat, .m = 48, .n = 64, .k = 32, .a_turned = true, .b_turned = false,
-          .a_stride = 48, .b_stride = 64, .out_stride = 64, .bias = false, .add = true};
+  return {.of = at::kBFloat16,
+          .to = at::kFloat,
+          .m = 48,
+          .n = 64,
+          .k = 32,
+          .a_turned = true,
+          .b_turned = false,
+          .a_stride = 48,
+          .b_stride = 64,
+          .out_stride = 64,
+          .bias = false,
+          .add = true};
 }
 
 struct Operands {
   at::Tensor x = tools::normal({32, 64}, at::kBFloat16), w = tools::normal({48, 64}, at::kBFloat16),
-             bias = tools::normal({48}, at::kBFloat16), dy = tools::normal({32, 48}, at::kBFloat16);
+             bias = tools::normal({48}, at::kBFloat16), dy = tools::normal({32, 48}, at::kBFloat16),
+             before = tools::normal({48, 64});
   at::Tensor result() const { return ops::kernels(x).linear(x, w, bias, false, at::kBFloat16).cpu(); }
   at::Tensor gradient() const {
-    const at::Tensor dw = tools::normal({48, 64});
+    const at::Tensor dw = before.clone();
     ops::kernels(x).linear_weight_gradient(dw, dy, x, false, true);
     return dw.cpu();
   }
@@ -42,6 +66,7 @@ struct Operands {
 
 class Products : public ::testing::Test {
   void SetUp() override {
+    at::set_num_threads(1);  // threads that wait for each other are slow where others compute too
     products_asked() = {};
     ops::use_algorithms({});
   }

@@ -492,11 +492,12 @@ std::string multiply(const ops::ProductCall& call, const ops::ProductAlgorithm& 
   const auto use = [](const void* data, int64_t values, at::ScalarType type, bool writes) {
     return Use{data, values * static_cast<int64_t>(c10::elementSize(type)), writes};
   };
-  timeline().run("mm", {use(call.a, a.numel(), s.of, false), use(call.b, b.numel(), s.of, false),
-                        use(call.out, out.numel(), s.to, true)},
+  timeline().run("mm",
+                 {use(call.a, a.numel(), s.of, false), use(call.b, b.numel(), s.of, false),
+                  use(call.out, out.numel(), s.to, true)},
                  [=, add = s.add, slow = index != products_asked().fastest] {
                    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-                   if (slow) std::this_thread::sleep_for(std::chrono::microseconds(500));
+                   if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(3));
                    const bool wide = a.scalar_type() != out.scalar_type();
                    const at::Tensor x = wide ? a.to(at::kFloat) : a, y = wide ? b.to(at::kFloat) : b;
                    at::Tensor to = out;

@@ -495,7 +495,7 @@ LibraryProduct product_of(const ops::ProductCall& call) {
   const auto form = [](at::ScalarType type) {
     return type == at::kFloat ? ops::Form::fp32 : type == at::kBFloat16 ? ops::Form::bf16 : ops::Form::fp16;
   };
-  return {form(s.of), form(s.to), s.m,    s.n,    s.k,       s.a_turned, s.b_turned, s.a_stride,
+  return {form(s.of), form(s.to),   s.m,    s.n,    s.k,       s.a_turned, s.b_turned, s.a_stride,
           s.b_stride, s.out_stride, call.a, call.b, call.bias, call.out,   s.add};
 }
 

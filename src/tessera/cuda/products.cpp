@@ -17,9 +17,10 @@ namespace {
 struct Library {
   bool found = false;
 #define TESSERA_LT_FUNCTIONS(each)                                                                                  \
-  each(GetVersion) each(MatmulDescCreate) each(MatmulDescDestroy) each(MatmulDescSetAttribute) each(MatrixLayoutCreate) \
-  each(MatrixLayoutDestroy) each(MatmulPreferenceCreate) each(MatmulPreferenceDestroy) each(MatmulPreferenceSetAttribute) \
-  each(MatmulAlgoGetHeuristic) each(MatmulAlgoCheck) each(Matmul) each(GetStatusString)
+  each(GetVersion) each(MatmulDescCreate) each(MatmulDescDestroy) each(MatmulDescSetAttribute)                      \
+      each(MatrixLayoutCreate) each(MatrixLayoutDestroy) each(MatmulPreferenceCreate) each(MatmulPreferenceDestroy) \
+          each(MatmulPreferenceSetAttribute) each(MatmulAlgoGetHeuristic) each(MatmulAlgoCheck) each(Matmul)        \
+              each(GetStatusString)
 #define TESSERA_LT_POINTER(name) decltype(&cublasLt##name) name = nullptr;
   TESSERA_LT_FUNCTIONS(TESSERA_LT_POINTER)
 #undef TESSERA_LT_POINTER

@@ -217,8 +217,9 @@ void use_algorithms(const plan::Profile& profile, comm::Comm& comm) {
   ops::ProductAlgorithms algorithms;
   for (const auto& [product, words] : profile.algorithms.chosen) algorithms[product] = *ops::algorithm_of(words);
   if (all.rank() == 0)
-    log::info("products of " + std::to_string(algorithms.size()) + " shapes are computed by the algorithms of profile " +
-              profile.name + " (" + profile.algorithms.library + "), others as LibTorch chooses");
+    log::info("products of " + std::to_string(algorithms.size()) +
+              " shapes are computed by the algorithms of profile " + profile.name + " (" + profile.algorithms.library +
+              "), others as LibTorch chooses");
   ops::use_algorithms(std::move(algorithms));
 }
 

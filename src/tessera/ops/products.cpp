@@ -8,8 +8,8 @@
 #include "tessera/base/log.h"
 #include "tessera/device/backend.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/session.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops {
 
@@ -40,7 +40,7 @@ std::optional<ProductShape> shape_of(const at::Tensor& out, const at::Tensor& a,
   if (a.numel() == 0 || b.numel() == 0 || (bias.defined() && bias.scalar_type() != to)) return std::nullopt;
   const auto left = lies(a), right = lies(b), result = lies(out);
   if (!left || !right || !result || result->turned) return std::nullopt;
-  return ProductShape{from,         to,           a.size(0),     b.size(1),      a.size(1),      left->turned,
+  return ProductShape{from,          to,           a.size(0),     b.size(1),      a.size(1),      left->turned,
                       right->turned, left->stride, right->stride, result->stride, bias.defined(), add};
 }
 
@@ -94,7 +94,8 @@ std::optional<ProductAlgorithm> algorithm_of(std::string_view text) {
   if (text.size() != kDigits * algorithm.words.size()) return std::nullopt;
   for (size_t i = 0; i < algorithm.words.size(); ++i) {
     const char *first = text.data() + i * kDigits, *last = first + kDigits;
-    if (const auto [end, error] = std::from_chars(first, last, algorithm.words[i], 16); error != std::errc() || end != last)
+    if (const auto [end, error] = std::from_chars(first, last, algorithm.words[i], 16);
+        error != std::errc() || end != last)
       return std::nullopt;
   }
   return algorithm;
@@ -143,8 +144,11 @@ ProductOperands operands_of(const ProductShape& s,
     const at::Tensor whole = make({turned ? cols : rows, stride}, type).narrow(1, 0, turned ? rows : cols);
     return turned ? whole.t() : whole;
   };
-  ProductOperands all{matrix(s.m, s.k, s.a_stride, s.a_turned, s.of), matrix(s.k, s.n, s.b_stride, s.b_turned, s.of),
-                      s.bias ? make({s.n}, s.to) : at::Tensor(), matrix(s.m, s.n, s.out_stride, false, s.to), {}};
+  ProductOperands all{matrix(s.m, s.k, s.a_stride, s.a_turned, s.of),
+                      matrix(s.k, s.n, s.b_stride, s.b_turned, s.of),
+                      s.bias ? make({s.n}, s.to) : at::Tensor(),
+                      matrix(s.m, s.n, s.out_stride, false, s.to),
+                      {}};
   all.call = call_of(s, all.out, all.a, all.b, all.bias);
   return all;
 }

@@ -13,8 +13,8 @@ const LibraryMemory kRoom{nullptr, memory, 4096};
 
 /// out [5, 3] = a [5, 2] w^T + bias, w [3, 2].
 LibraryProduct linear() {
-  return {ops::Form::bf16, ops::Form::bf16, 5, 3, 2,          false,      true,       2,
-          2,               3,               memory, memory + 16, memory + 32, memory + 48, false};
+  return {ops::Form::bf16, ops::Form::bf16, 5,           3,           2,    false, true, 2, 2, 3,
+          memory,          memory + 16,     memory + 32, memory + 48, false};
 }
 
 class CublasLt : public ::testing::Test {
@@ -33,7 +33,8 @@ TEST_F(CublasLt, OffersEightAlgorithmsThatAddInFp32AndInOrder) {
   EXPECT_EQ(fake.reductions, static_cast<uint64_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   EXPECT_EQ(fake.alignment, 16u);
   EXPECT_EQ(fake.compute, CUBLAS_COMPUTE_32F);
-  for (size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], (ProductWords{100 + i, 0, 0, 0, 0, 0, 0, ~uint64_t{0}}));
+  for (size_t i = 0; i < words.size(); ++i)
+    EXPECT_EQ(words[i], (ProductWords{100 + i, 0, 0, 0, 0, 0, 0, ~uint64_t{0}}));
 }
 
 TEST_F(CublasLt, AResultOfTheHeuristicThatIsNoneIsLeftOut) {
@@ -62,7 +63,8 @@ TEST_F(CublasLt, RowsInMemoryAreItsColumns) {
 /// dw [3, 2] fp32 += dy^T x, of dy [5, 3] and x [5, 2].
 TEST_F(CublasLt, AWeightsGradientIsAddedInFp32) {
   LibraryProduct p = linear();
-  p = {ops::Form::bf16, ops::Form::fp32, 3, 2, 5, true, false, 3, 2, 2, memory, memory + 16, nullptr, memory + 48, true};
+  p = {ops::Form::bf16, ops::Form::fp32, 3,       2,           5,   true, false, 3, 2, 2,
+       memory,          memory + 16,     nullptr, memory + 48, true};
   EXPECT_EQ(multiply(p, {100}, kRoom, nullptr), "");
   const FakeCublasLt& fake = *fake_cublaslt();
   EXPECT_TRUE(!fake.a.turned && fake.a.rows == 2 && fake.a.cols == 5 && fake.a.stride == 2);

@@ -88,7 +88,7 @@ struct Wait {
 
 /// The fastest algorithm of the device's library for each product that was measured (ops/products.h).
 struct ProductChoices {
-  std::string library = {};                       ///< that made them: "cuBLASLt 13.1.0"
+  std::string library = {};                        ///< that made them: "cuBLASLt 13.1.0"
   std::map<std::string, std::string> chosen = {};  ///< by name of a shape: what the library alone can read
   bool operator==(const ProductChoices&) const = default;
 };

@@ -78,7 +78,7 @@ struct ProbeOptions {
   int64_t host_memory = 0;      ///< bytes of the machine; 0: what its system shows, which of some virtual ones grows
   /// Shapes of products of which algorithms are measured, asked for when the device is chosen; empty: none.
   std::function<std::vector<ops::ProductShape>()> products = {};
-  bool small = false;           ///< a dry run: sizes that take no time, whose rates say nothing of training
+  bool small = false;  ///< a dry run: sizes that take no time, whose rates say nothing of training
 };
 
 /// Joins the ranks of the environment. Every rank returns the same profile: means over ranks.
