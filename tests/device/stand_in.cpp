@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "memory.h"
+#include "tessera/ops/products.h"
 #include "timeline.h"
 #include "torch_device.h"
 
@@ -464,6 +465,77 @@ const device::Communicators& stand_in_communicators() {
           },
   };
   return table;
+}
+
+ProductsAsked& products_asked() {
+  static ProductsAsked asked = [] {
+    ProductsAsked made;
+    if (const char* version = std::getenv("TESSERA_SIMULATED_PRODUCTS")) made.version = version;
+    return made;
+  }();
+  return asked;
+}
+
+namespace {
+
+constexpr uint64_t kAlgorithms = 8;
+
+/// The matrix where a kernel has it.
+at::Tensor matrix(const void* data, int64_t rows, int64_t cols, bool turned, int64_t stride, at::ScalarType type) {
+  const int64_t lines = turned ? cols : rows, length = turned ? rows : cols;
+  const auto bytes = ((lines - 1) * stride + length) * static_cast<int64_t>(c10::elementSize(type));
+  const at::Tensor t =
+      at::from_blob(memory().shadow_bytes(data, bytes), {lines, length}, {stride, 1}, at::TensorOptions(type));
+  return turned ? t.t() : t;
+}
+
+std::vector<ops::ProductAlgorithm> algorithms_of(const ops::ProductCall& call, int most) {
+  products_asked().most = most;
+  std::vector<ops::ProductAlgorithm> all;
+  for (uint64_t i = 1; i <= kAlgorithms; ++i)
+    all.push_back({{i, static_cast<uint64_t>(call.shape.m), static_cast<uint64_t>(call.shape.n)}});
+  return all;
+}
+
+/// As LibTorch's operators on a CPU.
+std::string multiply(const ops::ProductCall& call, const ops::ProductAlgorithm& algorithm) {
+  const ops::ProductShape& s = call.shape;
+  const uint64_t index = algorithm.words[0];
+  if (index == 0 || index > kAlgorithms || algorithm.words[1] != static_cast<uint64_t>(s.m) ||
+      algorithm.words[2] != static_cast<uint64_t>(s.n))
+    return "no algorithm of this product";
+  if (products_asked().refused.contains(index)) return "not supported";
+  products_asked().algorithms.push_back(index);
+  const at::Tensor a = matrix(call.a, s.m, s.k, s.a_turned, s.a_stride, s.of),
+                   b = matrix(call.b, s.k, s.n, s.b_turned, s.b_stride, s.of),
+                   out = matrix(call.out, s.m, s.n, false, s.out_stride, s.to),
+                   bias = call.bias ? matrix(call.bias, 1, s.n, false, s.n, s.to).select(0, 0) : at::Tensor();
+  const auto use = [](const void* data, int64_t values, at::ScalarType type, bool writes) {
+    return Use{data, values * static_cast<int64_t>(c10::elementSize(type)), writes};
+  };
+  timeline().run("mm",
+                 {use(call.a, a.numel(), s.of, false), use(call.b, b.numel(), s.of, false),
+                  use(call.out, out.numel(), s.to, true)},
+                 [=, add = s.add, slow = index != products_asked().fastest] {
+                   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+                   if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                   const bool wide = a.scalar_type() != out.scalar_type();
+                   const at::Tensor x = wide ? a.to(at::kFloat) : a, y = wide ? b.to(at::kFloat) : b;
+                   at::Tensor to = out;
+                   if (bias.defined())
+                     at::addmm_out(to, bias, x, y);
+                   else
+                     at::addmm_out(to, to, x, y, add ? 1 : 0);
+                 });
+  timeline().computes(2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k));
+  return "";
+}
+
+}  // namespace
+
+const device::ProductLibrary& stand_in_products() {
+  static const device::ProductLibrary library = {[] { return products_asked().version; }, algorithms_of, multiply};
+  return library;
 }
 
 }  // namespace tessera::testing

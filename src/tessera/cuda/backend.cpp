@@ -2,6 +2,7 @@
 // current stream.
 #include "tessera/device/backend.h"
 
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -25,6 +26,7 @@
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/eight_bit.h"
+#include "tessera/ops/products.h"
 
 namespace tessera::cuda {
 
@@ -490,6 +492,37 @@ void fused(const Rows& rows) {
   C10_CUDA_CHECK(launch(rows, stream()));
 }
 
+// --- products
+
+LibraryProduct product_of(const ops::ProductCall& call) {
+  const ops::ProductShape& s = call.shape;
+  const auto form = [](at::ScalarType type) {
+    return type == at::kFloat ? ops::Form::fp32 : type == at::kBFloat16 ? ops::Form::bf16 : ops::Form::fp16;
+  };
+  return {form(s.of), form(s.to),   s.m,    s.n,    s.k,       s.a_turned, s.b_turned, s.a_stride,
+          s.b_stride, s.out_stride, call.a, call.b, call.bias, call.out,   s.add};
+}
+
+/// What LibTorch gives its own calls of cuBLASLt on this thread and stream.
+LibraryMemory library_memory() {
+  return {at::cuda::getCurrentCUDABlasLtHandle(), at::cuda::getCUDABlasLtWorkspace(),
+          at::cuda::getCUDABlasLtWorkspaceSize()};
+}
+
+std::vector<ops::ProductAlgorithm> candidates(const ops::ProductCall& call, int most) {
+  std::vector<ProductWords> words(static_cast<size_t>(most));
+  words.resize(static_cast<size_t>(product_candidates(product_of(call), most, library_memory(), words.data())));
+  std::vector<ops::ProductAlgorithm> all;
+  for (const ProductWords& found : words) all.push_back({found});
+  return all;
+}
+
+std::string multiply_by(const ops::ProductCall& call, const ops::ProductAlgorithm& algorithm) {
+  return multiply(product_of(call), algorithm.words, library_memory(), stream());
+}
+
+const device::ProductLibrary kProducts = {product_library, candidates, multiply_by};
+
 }  // namespace
 
 }  // namespace tessera::cuda
@@ -587,6 +620,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .add_sums = fused<launch_add_sums>,
       .silu_glu = fused<launch_silu_glu>,
       .silu_glu_gradients = fused<launch_silu_glu_gradients>,
+      .products = &kProducts,
   };
   return &table;
 }

@@ -2,8 +2,10 @@
 // Launch functions of our kernels, on raw pointers: .cu files never see LibTorch (nvcc takes minutes on its headers).
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/factored.h"
@@ -143,6 +145,29 @@ cudaError_t launch_state_result_gradients(const ops::StateResultGradients& rows,
 cudaError_t launch_add_groups(std::initializer_list<ops::TableSums> sums, const ops::TableRuns& runs, int64_t width,
                               cudaStream_t stream);
 cudaError_t launch_add_sums(const ops::ManyGroupSums& sums, cudaStream_t stream);
+
+/// ops::ProductCall without LibTorch, and where cuBLASLt works: products.cpp.
+struct LibraryProduct {
+  ops::Form of, to;
+  int64_t m, n, k;
+  bool a_turned, b_turned;
+  int64_t a_stride, b_stride, out_stride;
+  const void *a, *b, *bias;  ///< bias null: none
+  void* out;
+  bool add;
+};
+struct LibraryMemory {
+  void *handle, *data;
+  size_t bytes;
+};
+using ProductWords = std::array<uint64_t, 8>;
+/// "cuBLASLt 13.1.0"; empty where LibTorch has opened none.
+std::string product_library();
+/// Writes at most `most` algorithms to `words`, first the heuristic's own; how many.
+int product_candidates(const LibraryProduct& product, int most, LibraryMemory memory, ProductWords* words);
+/// Empty, or why the library refuses.
+std::string multiply(const LibraryProduct& product, const ProductWords& words, LibraryMemory memory,
+                     cudaStream_t stream);
 
 /// Keeps the stream busy for so many cycles.
 cudaError_t launch_spin(int64_t cycles, cudaStream_t stream);

@@ -60,11 +60,13 @@ struct StateResultGradients;
 struct ManyGroupSums;
 struct GluRows;
 struct GluGradients;
+struct ProductAlgorithm;
+struct ProductCall;
 }  // namespace tessera::ops
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 15;
+inline constexpr int kBackendVersion = 16;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -84,6 +86,15 @@ using Event = void*;
 using Graph = void*;
 
 struct Communicators;
+
+/// Products by the device's own library, whose algorithm the caller chooses (ops/products.h).
+struct ProductLibrary {
+  std::string (*version)();  ///< "cuBLASLt 13.1.0"; empty: the library is not there
+  /// At most so many algorithms for the call, first the one that the library would take.
+  std::vector<ops::ProductAlgorithm> (*candidates)(const ops::ProductCall& call, int most);
+  /// On the current stream. Empty; else why the library refuses, and nothing was done.
+  std::string (*multiply)(const ops::ProductCall& call, const ops::ProductAlgorithm& algorithm);
+};
 
 struct Backend {
   int version;                ///< kBackendVersion of the library's build
@@ -233,6 +244,8 @@ struct Backend {
   void (*add_sums)(const ops::ManyGroupSums& sums);
   void (*silu_glu)(const ops::GluRows& rows);
   void (*silu_glu_gradients)(const ops::GluGradients& rows);
+
+  const ProductLibrary* products;  ///< null: LibTorch's operators alone multiply
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

@@ -1,5 +1,6 @@
 #include "tessera/job/device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
@@ -11,6 +12,7 @@
 #include "tessera/device/open.h"
 #include "tessera/engine/store/meter.h"
 #include "tessera/engine/store/node_parts.h"
+#include "tessera/ops/products.h"
 #include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::job {
@@ -173,6 +175,52 @@ void place_host_memory(comm::Comm& comm, int64_t host_bytes, const std::string& 
   if (all.rank() != 0) return;
   if (!text.near.empty()) log::info("host memory of offloaded tensors: " + text.near);
   for (const std::string& warning : text.far) log::warn(warning);
+}
+
+namespace {
+
+/// Why the profile's algorithms cannot be used here; empty: they can.
+std::string against_algorithms(const plan::Profile& profile) {
+  const device::Backend& gpu = *device::used();
+  if (profile.machine != computing_machine())
+    return "they were measured on " + (profile.machine.empty() ? "a machine that it does not name" : profile.machine) +
+           ", this is " + computing_machine();
+  const std::string library = gpu.products ? gpu.products->version() : "";
+  if (library.empty()) return "this device has no library of products whose algorithms can be chosen";
+  if (library != profile.algorithms.library)
+    return "they are of " + profile.algorithms.library + ", this is " + library + ", which cannot read them";
+  for (const auto& [product, text] : profile.algorithms.chosen)
+    if (!ops::algorithm_of(text)) return "that of " + product + " is not 128 digits of 0 to f: " + text.substr(0, 40);
+  return "";
+}
+
+}  // namespace
+
+void use_algorithms(const plan::Profile& profile, comm::Comm& comm) {
+  ops::use_algorithms({});
+  std::string why, text;
+  if (device::used() && !profile.algorithms.chosen.empty()) {
+    why = against_algorithms(profile);
+    for (const auto& [product, algorithm] : profile.algorithms.chosen) text += product + " " + algorithm + "\n";
+    if (!why.empty()) text = why;
+  }
+  comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  // as two halves of a hash, which doubles hold exactly
+  const uint64_t id = hash_text(text);
+  const auto rows = all.all_gather_doubles({static_cast<double>(id >> 32), static_cast<double>(id & 0xFFFFFFFFu)});
+  const bool alike = std::ranges::all_of(rows, [&](const auto& row) { return row == rows.front(); });
+  if (!alike && why.empty()) why = "ranks have different ones, or other libraries";
+  if (!why.empty() && all.rank() == 0)
+    log::warn("plan.profile: the algorithms of products in profile " + profile.name + " are not used: " + why +
+              "; LibTorch chooses. tessera probe --recipe measures them here");
+  if (!why.empty() || text.empty() || !alike) return;
+  ops::ProductAlgorithms algorithms;
+  for (const auto& [product, words] : profile.algorithms.chosen) algorithms[product] = *ops::algorithm_of(words);
+  if (all.rank() == 0)
+    log::info("products of " + std::to_string(algorithms.size()) +
+              " shapes are computed by the algorithms of profile " + profile.name + " (" + profile.algorithms.library +
+              "), others as LibTorch chooses");
+  ops::use_algorithms(std::move(algorithms));
 }
 
 }  // namespace tessera::job

@@ -43,4 +43,8 @@ void check_devices(comm::Comm& comm);
 /// this rank's. Does nothing on CPU ranks. `sysfs`: where the system says what hangs where.
 void place_host_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs = "/sys");
 
+/// Products are computed by the algorithms of the profile from here on ([Note: algorithms of products] in ops/products.h), if
+/// all ranks have the same ones and each the chip and library for which they were measured. Warns where they cannot be used.
+void use_algorithms(const plan::Profile& profile, comm::Comm& comm);
+
 }  // namespace tessera::job

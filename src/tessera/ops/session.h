@@ -42,7 +42,8 @@
 namespace tessera::ops {
 
 class DeferredGradients;
-class Rebuilds;  // rebuild.h
+class Rebuilds;       // rebuild.h
+struct ProductShape;  // products.h
 
 /// What attention asks for on a GPU (plan/attention.h), and who asks what it takes.
 struct AttentionAsked {
@@ -112,10 +113,11 @@ struct Session {
   double* fp8_counts =
       nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
-  Rebuilds* rebuilds = nullptr;                    ///< null: graphs keep everything
-  DeferredGradients* deferred = nullptr;           ///< null: backwards add gradients at once
-  std::optional<Works> late;                       ///< empty: none are late
-  std::optional<std::vector<LeftSums>> sums = {};  ///< of a unit's backward, added at its end; empty: each at once
+  std::set<ProductShape>* asked_products = nullptr;  ///< where products of meta tensors are noted; null: nowhere
+  Rebuilds* rebuilds = nullptr;                      ///< null: graphs keep everything
+  DeferredGradients* deferred = nullptr;             ///< null: backwards add gradients at once
+  std::optional<Works> late;                         ///< empty: none are late
+  std::optional<std::vector<LeftSums>> sums = {};    ///< of a unit's backward, added at its end; empty: each at once
 
   /// Takes a late gradient; computes it at once where none are.
   void later(std::function<void()> work) { late ? late->push_back(std::move(work)) : work(); }
@@ -158,6 +160,7 @@ using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
 using SumsScope = SessionScope<&Session::sums>;
 using Fp8Scope = SessionScope<&Session::fp8>;
+using AskedProductsScope = SessionScope<&Session::asked_products>;
 using Fp8CountScope = SessionScope<&Session::fp8_counts>;
 
 /// What keeps the device of this process from attention by cuDNN; empty: nothing.

@@ -5,10 +5,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/diffusion/distillation.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/planning/mesh_checks.h"
@@ -199,6 +201,19 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
   for (size_t p = 0; p < plans.size(); ++p) plan_by_use(plans[p].planned, requests[p]);
   for (size_t p = 0; !prepared && p < plans.size(); ++p) hold_prepare(requests[p], plans[p].planned);
   return plans;
+}
+
+std::vector<ops::ProductShape> product_shapes(const std::vector<recipe::RunPart>& parts, const job::Job& job,
+                                              const Mesh& mesh, const std::vector<int>& prompts) {
+  std::set<ops::ProductShape> all;
+  size_t index = 0;
+  for (const PartPlan& p : plan_parts(parts, job, mesh, prompts))
+    recipe::in_part(p.part, [&] {
+      const ops::AskedProductsScope scope(&all);
+      MeasuredModels anew;
+      measure_batch(plan_request(p.part.recipe, job, p.shapes, mesh, prompts[index++]), p.planned.plan(), anew);
+    });
+  return {all.begin(), all.end()};
 }
 
 std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,

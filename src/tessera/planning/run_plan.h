@@ -9,6 +9,7 @@
 
 #include "tessera/comm/rendezvous.h"
 #include "tessera/job/job.h"
+#include "tessera/ops/products.h"
 #include "tessera/planning/planning.h"
 #include "tessera/recipe/stages.h"
 
@@ -25,6 +26,11 @@ struct PartPlan {
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
                                  const std::vector<int>& prompts, bool prepared = false,
                                  const OnPlanPhase& on_phase = {});
+
+/// Shapes of the products of a step under the plans that plan_parts() finds for the parts ([Note: algorithms of products] in
+/// ops/products.h); not those in 8 bits.
+std::vector<ops::ProductShape> product_shapes(const std::vector<recipe::RunPart>& parts, const job::Job& job,
+                                              const Mesh& mesh, const std::vector<int>& prompts);
 
 /// The same stages with the plans that plan_parts found on another rank, as texts (Plan::to_toml and by_use_text), for this
 /// one: see take_plan.

@@ -184,7 +184,9 @@ void make_plans(Run& run) {
   std::vector<int> prompts;
   for (const prepare::StageData& data : run.data) prompts.push_back(data.samples->prompts());
   run.experts = make_expert_schedule(run.job, run.recipe, run.data, ranks);
-  plan::check_machine(plan::find_profile(run.recipe.plan.profile), job::computing_machine());
+  const plan::Profile profile = plan::find_profile(run.recipe.plan.profile);
+  plan::check_machine(profile, job::computing_machine());
+  job::use_algorithms(profile, ranks.comm);
   phase(run, ranks.first() ? StartPhase::plan : StartPhase::wait);
   std::vector<planning::PartPlan> plans;
   {

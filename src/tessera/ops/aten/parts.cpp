@@ -1,6 +1,7 @@
 #include "tessera/ops/aten/parts.h"
 
 #include "tessera/device/backend.h"
+#include "tessera/ops/products.h"
 #include "tessera/ops/session.h"
 
 namespace tessera::ops::aten {
@@ -14,16 +15,30 @@ bool widens_in_place(const Tensor& a, const Tensor& b, at::ScalarType type) {
   return gpu && is_half(a) && a.scalar_type() == b.scalar_type() && type == at::kFloat;
 }
 
+/// Whether the product can be of the library's own functions (products.h), and where its result then lies.
+Tensor by_library(const Tensor& a, const Tensor& b, const Tensor& bias, at::ScalarType type) {
+  if (!library_may_multiply(a) || a.scalar_type() != b.scalar_type()) return {};
+  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options().dtype(type));
+  return multiplied(out, a, b, bias, /*add=*/false) ? out : Tensor();
+}
+
 }  // namespace
 
 Tensor product(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  if (const Tensor made = by_library(a, b, {}, type); made.defined()) return made;
   if (a.scalar_type() == b.scalar_type() && a.scalar_type() == type) return at::mm(a, b);
   if (widens_in_place(a, b, type))
     return a.is_meta() ? at::empty({a.size(0), b.size(1)}, a.options().dtype(type)) : at::mm(a, b, type);
   return at::mm(as_floats(a), as_floats(b)).to(type);
 }
 
+Tensor product_and_bias(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  const Tensor made = by_library(a, b, bias, a.scalar_type());
+  return made.defined() ? made : at::addmm(bias, a, b);
+}
+
 void product_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+  if (multiplied(out, a, b, {}, add)) return;
   Tensor to = out;
   const double keep = add ? 1 : 0;
   if (a.scalar_type() == b.scalar_type() && a.scalar_type() == to.scalar_type())

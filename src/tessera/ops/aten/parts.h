@@ -9,6 +9,8 @@ namespace tessera::ops::aten {
 
 /// a b in `type`. Operands of one 16-bit dtype are multiplied as they are, with fp32 sums; mixed ones are widened.
 Tensor product(const Tensor& a, const Tensor& b, at::ScalarType type);
+/// a b + bias, all of one dtype.
+Tensor product_and_bias(const Tensor& a, const Tensor& b, const Tensor& bias);
 /// out = a b, or adds to it; out may be fp32 with 16-bit operands.
 void product_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add);
 

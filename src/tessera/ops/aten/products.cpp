@@ -83,7 +83,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   const Tensor z = w.scalar_type() == type ? rounded(activated(x, gelu), type) : activated(x, gelu);
   if (!bias.defined()) return product(z, w.t(), type);
   const bool alike = z.scalar_type() == type && w.scalar_type() == type && bias.scalar_type() == type;
-  if (alike) return at::addmm(bias, z, w.t());
+  if (alike) return product_and_bias(z, w.t(), bias);
   return product(z, w.t(), at::kFloat).add_(as_floats(bias)).to(type);
 }
 

@@ -150,6 +150,7 @@ class Reader {
     read_operators(p.device.operators);
     read_starts(p.starts);
     read_waits(p.waits);
+    read_algorithms(p.algorithms);
     refuse_unknown(root_, "");
     for (const auto& [key, share] : {std::pair("link.beside", p.beside), {"node.both_ways", p.both_ways}})
       if (share <= 0 || share > 1) fail(key, "expected a share, above 0 and at most 1");
@@ -276,6 +277,19 @@ class Reader {
     }
   }
 
+  void read_algorithms(ProductChoices& algorithms) {
+    const toml::table* table = root_["algorithms"].as_table();
+    if (!table) return;
+    for (const auto& [key, node] : *table) {
+      const std::string name(key.str()), place = "algorithms." + name;
+      known_.push_back(place);
+      const std::string text = node.value_or(std::string());
+      if (text.empty()) fail(place, "expected a text");
+      (name == "library" ? algorithms.library : algorithms.chosen[name]) = text;
+    }
+    if (algorithms.library.empty()) fail("algorithms.library", "expected the library that can read the algorithms");
+  }
+
   void refuse_unknown(const toml::table& table, const std::string& prefix) const {
     for (const auto& [key, node] : table) {
       const std::string name = prefix + std::string(key.str());
@@ -324,6 +338,9 @@ std::string Profile::to_toml() const {
   if (!waits.empty()) text += "\n[waits]\n";
   for (const auto& [purpose, wait] : waits)
     text += purpose + " = [" + number(wait.forward) + ", " + number(wait.backward) + "]\n";
+  if (!algorithms.chosen.empty()) text += "\n[algorithms]\nlibrary = " + in_quotes(algorithms.library) + "\n";
+  for (const auto& [product, algorithm] : algorithms.chosen)
+    text += in_quotes(product) + " = " + in_quotes(algorithm) + "\n";
   each_grid(*this,
             [&](const std::string& name, const std::map<std::string, TimeGrid>& grids, const auto& axes, const auto&) {
               for (const auto& [dtype, grid] : grids) {

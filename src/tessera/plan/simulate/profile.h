@@ -86,6 +86,13 @@ struct Wait {
   bool operator==(const Wait&) const = default;
 };
 
+/// The fastest algorithm of the device's library for each product that was measured (ops/products.h).
+struct ProductChoices {
+  std::string library = {};                        ///< that made them: "cuBLASLt 13.1.0"
+  std::map<std::string, std::string> chosen = {};  ///< by name of a shape: what the library alone can read
+  bool operator==(const ProductChoices&) const = default;
+};
+
 struct Profile {
   std::string name, source;
   std::string machine = {};  ///< that was measured, as this_machine() names it; empty: a shipped profile
@@ -114,6 +121,7 @@ struct Profile {
   /// the hand-over to other lanes.
   std::map<std::string, double, std::less<>> starts = {};
   std::map<std::string, Wait, std::less<>> waits = {};  ///< of collectives inside a unit, by Traffic::purpose
+  ProductChoices algorithms = {};
   bool operator==(const Profile&) const = default;
 
   std::string to_toml() const;

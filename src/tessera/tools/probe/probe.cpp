@@ -713,9 +713,11 @@ plan::Profile probe(const ProbeOptions& options) {
   const std::unique_ptr<Clock> clock = clock_of(device::used(), ranks, options.seconds, sizes.ahead);
 
   plan::Profile p = described(options, place);
+  const auto products = options.products ? options.products() : std::vector<ops::ProductShape>();
   clock->warm_up(product_call(sizes.beside, sizes.types.front().type), options.small ? 0 : kWarmUp);
   measure_rates(p.device, *clock, sizes);
   measure_signatures(p.device, *clock, sizes);
+  p.algorithms = measure_algorithms(*clock, products);
   measure_copies(p, *clock, sizes, place.world);
   measure_disk(p, *clock, options.folder, place.rank, place.world);
   if (place.world > 1) measure_collectives(p, comm, *clock, sizes);

@@ -15,9 +15,12 @@
 //                runs: a thread that wakes beside one shares the processor with it
 // All are means over steps and ranks: most waits are far below their mean, and a step has the sum of them. Starts are medians
 // over instructions. An instruction's prediction is its time in the simulated step, beside the same transfers.
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "tessera/comm/comm.h"
+#include "tessera/ops/products.h"
 #include "tessera/plan/simulate/profile.h"
 #include "tessera/tools/probe/clock.h"
 #include "tessera/tools/probe/sizes.h"
@@ -73,7 +76,9 @@ struct ProbeOptions {
   double seconds = 0.4;         ///< spent on each measurement, about
   std::string device = "auto";  ///< as run.device
   int64_t host_memory = 0;      ///< bytes of the machine; 0: what its system shows, which of some virtual ones grows
-  bool small = false;           ///< a dry run: sizes that take no time, whose rates say nothing of training
+  /// Shapes of products of which algorithms are measured, asked for when the device is chosen; empty: none.
+  std::function<std::vector<ops::ProductShape>()> products = {};
+  bool small = false;  ///< a dry run: sizes that take no time, whose rates say nothing of training
 };
 
 /// Joins the ranks of the environment. Every rank returns the same profile: means over ranks.

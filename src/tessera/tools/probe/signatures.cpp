@@ -213,4 +213,39 @@ void measure_signatures(plan::DeviceProfile& device, Clock& clock, const Sizes& 
   device.dispatch = dispatch(clock);
 }
 
+namespace {
+
+/// Whether it is so on every rank.
+bool everywhere(const Clock& clock, bool here) { return clock.mean(here ? 1 : 0) == 1; }
+
+std::optional<ops::ProductAlgorithm> fastest(Clock& clock, const device::ProductLibrary& library,
+                                             const ops::ProductCall& call) {
+  const std::vector<ops::ProductAlgorithm> all = library.candidates(call, ops::kMostAlgorithms);
+  const auto count = static_cast<double>(all.size());
+  if (!everywhere(clock, clock.mean(count) == count)) return std::nullopt;
+  std::optional<ops::ProductAlgorithm> best;
+  double least = 0;
+  for (const ops::ProductAlgorithm& one : all) {
+    if (!everywhere(clock, library.multiply(call, one).empty())) continue;
+    const double seconds = clock.seconds([&] { library.multiply(call, one); }, kOfAPoint);
+    if (!best || seconds < least) best = one, least = seconds;
+  }
+  return best;
+}
+
+}  // namespace
+
+plan::ProductChoices measure_algorithms(Clock& clock, const std::vector<ops::ProductShape>& shapes) {
+  plan::ProductChoices found;
+  const device::Backend* gpu = device::used();
+  if (!gpu || !gpu->products) return found;
+  found.library = gpu->products->version();
+  if (!everywhere(clock, !found.library.empty())) return {};
+  for (const ops::ProductShape& shape : shapes) {
+    const ops::ProductOperands operands = ops::operands_of(shape, normal);
+    if (const auto best = fastest(clock, *gpu->products, operands.call)) found.chosen[shape.name()] = best->text();
+  }
+  return found;
+}
+
 }  // namespace tessera::tools

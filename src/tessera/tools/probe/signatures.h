@@ -3,6 +3,7 @@
 // distributed data.
 //
 //   measure_signatures(profile.device, *clock, sizes);
+#include "tessera/ops/products.h"
 #include "tessera/ops/row_index.h"
 #include "tessera/plan/attention.h"
 #include "tessera/plan/simulate/profile.h"
@@ -13,6 +14,10 @@ namespace tessera::tools {
 
 /// Fills products, attentions, operators and dispatch.
 void measure_signatures(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes);
+
+/// Of each shape the fastest algorithm that the device's library offers, each measured once, kept with its library's name. Nothing
+/// where the device has no such library; a shape that the library does not serve is left out. All ranks choose the same.
+plan::ProductChoices measure_algorithms(Clock& clock, const std::vector<ops::ProductShape>& shapes);
 
 /// The name of a dtype in a profile, and of a kernel of attention: "bf16", "bf16_cudnn".
 std::string rates_of(at::ScalarType type, plan::Attention kernel = plan::Attention::flash);
