@@ -337,6 +337,17 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.logit_mean", "distill_test"},
       {"distill.logit_std", "distill_test"},
       {"distill.tangent_warmup", "distill_test"},
+      {"distill.head_blocks", "distill_test"},
+      {"distill.consistency_weight", "distill_test"},
+      {"distill.adversarial_weight", "distill_test"},
+      {"distill.discriminator_loss", "distill_test"},
+      {"distill.r1_weight", "distill_test"},
+      {"distill.misaligned", "distill_test"},
+      {"distill.own_angles", "distill_test"},
+      {"distill.largest_angle", "distill_test"},
+      {"distill.largest_share", "distill_test"},
+      {"distill.judged_mean", "distill_test"},
+      {"distill.judged_std", "distill_test"},
   };
   return all;
 }

@@ -70,6 +70,7 @@ struct Pass {
   size_t expert = 0;  ///< the active expert
   /// The control of updates in the backward (plan::Update::in_backward).
   std::optional<net::StepControl> ahead = {};
+  const struct OtherForm* form = nullptr;  ///< of the units; null: their own
 };
 
 /// This rank's numbers for the exchange at `norm`, at most plan::kControlDoubles - 1. Called after Objective::read.
@@ -93,6 +94,7 @@ struct MicroRun {
 struct OtherForm {
   std::vector<std::unique_ptr<net::Unit>> units;
   plan::ModelSpec spec;
+  bool frozen = false;  ///< nothing is trained: a backward gives the gradients of the inputs alone
 };
 
 /// One program being interpreted.
@@ -105,6 +107,7 @@ struct ScheduleRun {
   const std::vector<net::Batch>* batches = nullptr;
   bool without_adapters = false;
   const OtherForm* form = nullptr;  ///< of the units; null: their own
+  bool frozen() const { return form && form->frozen; }
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;
