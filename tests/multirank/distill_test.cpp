@@ -198,8 +198,9 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
-  for (const char* line : {"dp_shard=2", "dp_shard=3", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
-                           "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+  for (const char* line :
+       {"dp_shard=2", "dp_shard=3", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "dp_shard=1 --train.micro_batch 1",
+        "dp_shard=2 --plan.idle host --plan.parameters device"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);
@@ -213,8 +214,8 @@ TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
   for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"tp=2", 2}, {"dp_replicate=1", 1}}) {
     SCOPED_TRACE(mesh);
     const std::string planned = shared().out("judged.jsonl"), executed = shared().out("judged-executed.jsonl");
-    const Flags flags = judged({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch", "2",
-                                "--run.out", shared().out(std::string("judged-traced-") + mesh)});
+    const Flags flags = judged({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch",
+                                "2", "--run.out", shared().out(std::string("judged-traced-") + mesh)});
     const Result p = shared().tessera(Flags{"plan", shared().recipe(), "--schedule", planned} + flags);
     ASSERT_EQ(p.code, 0) << p.output;
     EXPECT_NE(p.output.find("discriminator"), std::string::npos) << p.output;

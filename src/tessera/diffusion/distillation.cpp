@@ -223,7 +223,8 @@ void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<Te
   const double half = rule.hinge ? 0.5 : 1;
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_fake = logits.detach();
-  loss.fake += add_part(loss, heads, (rule.hinge ? at::relu(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
+  loss.fake +=
+      add_part(loss, heads, (rule.hinge ? at::relu(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
 }
 
 void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
@@ -232,7 +233,8 @@ void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Te
   const double half = rule.hinge ? 0.5 : 1;
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_real = logits.detach();
-  loss.real += add_part(loss, heads, (rule.hinge ? at::relu(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
+  loss.real +=
+      add_part(loss, heads, (rule.hinge ? at::relu(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
 }
 
 /// Mean over samples of the squared gradients at the features, over the number of heads.

@@ -146,8 +146,7 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
     const auto [begin, end] = rows_here(batch, s);
     const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
     losses_.push_back({share(m, s), 0, m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
-                       !m.samples[s]->from_base, m.samples[s]->twin,
-                       error(answer, batch, m, s, gradient)});
+                       !m.samples[s]->from_base, m.samples[s]->twin, error(answer, batch, m, s, gradient)});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
     if (pass_.learned) learn_beside(batch, m, s, gradient);
   }

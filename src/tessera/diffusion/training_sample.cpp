@@ -17,7 +17,8 @@ namespace {
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
                    kDropDraw = 1005, kWholeDraw = 1006, kGuidanceDraw = 1007, kLargestDraw = 1008, kLeaveDraw = 1100;
-constexpr uint64_t kBesideDraw = 4000;  // and the numbers behind it: normal ones, of which each is of a block of its own
+constexpr uint64_t kBesideDraw =
+    4000;  // and the numbers behind it: normal ones, of which each is of a block of its own
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 

@@ -61,8 +61,8 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint, programs.base,
-                                       programs.tangent, programs.features, programs.judged, programs.exchange};
+  std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
+                                       programs.tangent, programs.features, programs.judged,     programs.exchange};
   for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
   for (const plan::ProgramPtr& program : all) {
     if (!program) continue;

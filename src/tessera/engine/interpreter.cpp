@@ -292,7 +292,8 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = run.plan().units[in.unit];
   const bool graph = returns && !plan.recomputes();
-  unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad || run.frozen()));
+  unit_run.in =
+      leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad || run.frozen()));
   micro.stream.clear();
   if (returns && plan.replays())
     for (const auto& [site, policy] : plan.sites)
@@ -340,8 +341,9 @@ void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
   store_.bind(in.unit, in.slot);
   MicroRun& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
-  ShardContext ctx(store_, in.unit, micro.batch.tokens,
-                   {.unneeded = units_of(run)[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
+  ShardContext ctx(
+      store_, in.unit, micro.batch.tokens,
+      {.unneeded = units_of(run)[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
   unit_run.offloaded.clear();  // all of it is back; from here on the graph alone holds it
   const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
   run_forward(*units_of(run)[in.unit], ctx, micro.cond, true, unit_run);

@@ -18,14 +18,14 @@
 namespace tessera::engine {
 
 struct EngineOptions {
-  bool trainable = true;      ///< with gradients and optimiser states
-  plan::DiskPlace nvme = {};  ///< of buffers and activations that are offloaded to disk
-  bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
-  bool frozen_passes = false; ///< some passes are of a frozen form, which keep them too
-  bool poison = false;        ///< fill released slots with NaN, so that a use after release shows (tests)
-  std::string trace = {};     ///< file for the executed instructions; empty: none
-  int local_ranks = 1;        ///< ranks that share this machine's cores
-  bool cut_tokens = true;     ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
+  bool trainable = true;       ///< with gradients and optimiser states
+  plan::DiskPlace nvme = {};   ///< of buffers and activations that are offloaded to disk
+  bool input_grad = false;     ///< keep the gradients of each micro-batch's inputs (verification)
+  bool frozen_passes = false;  ///< some passes are of a frozen form, which keep them too
+  bool poison = false;         ///< fill released slots with NaN, so that a use after release shows (tests)
+  std::string trace = {};      ///< file for the executed instructions; empty: none
+  int local_ranks = 1;         ///< ranks that share this machine's cores
+  bool cut_tokens = true;      ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
 };
 
 class Interpreter {

@@ -533,7 +533,8 @@ std::vector<Fact> networks(const Planned& planned) {
     all.push_back({"discriminator",
                    format_bytes(heads.parameters) + " of parameters, " + format_bytes(heads.gradients) +
                        " of gradients, " + format_bytes(heads.states) + " of states, on the host",
-                   std::to_string(heads.heads) + " heads on the teacher's blocks, whole on each rank, trained in every second step; " +
+                   std::to_string(heads.heads) +
+                       " heads on the teacher's blocks, whole on each rank, trained in every second step; " +
                        format_bytes(heads.activations) + " of activations between steps"});
   return all;
 }

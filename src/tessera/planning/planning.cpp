@@ -94,8 +94,7 @@ void Planned::predict() {
     for (const int64_t samples : plan::asking_base(plan(), which))
       batches += each * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
   };
-  if (run.distils())
-    passes(run.judges ? plan::AskBase::clips : plan::AskBase::any, run.teacher_passes + kForwardMode);
+  if (run.distils()) passes(run.judges ? plan::AskBase::clips : plan::AskBase::any, run.teacher_passes + kForwardMode);
   // The student forward, the teacher forward twice and backward; steps in which heads learn are shorter.
   if (run.judges) passes(plan::AskBase::twins, 5);
   const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
@@ -421,8 +420,7 @@ std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& reque
                                                         const plan::ModelSpec& student) {
   const std::lock_guard lock(measuring);
   const ops::TargetScope scope(measured_target(request.machine.profile));
-  const std::vector<std::unique_ptr<net::Unit>> units =
-      net::frozen_up_to_blocks(*request.model, request.judged_blocks);
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen_up_to_blocks(*request.model, request.judged_blocks);
   const auto of = [&](int64_t count) {
     const engine::MeasureOptions options{.input_grad = true,
                                          .mesh = request.mesh,

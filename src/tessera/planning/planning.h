@@ -126,7 +126,7 @@ struct Planned {
   plan::ModelSpec spec;
   /// Of heads that judge a student: its teacher up to their blocks, frozen, with gradients of the inputs; null: there are none.
   std::shared_ptr<const plan::ModelSpec> features = nullptr;
-  diffusion::HeadsBytes heads = {};  ///< of those heads
+  diffusion::HeadsBytes heads = {};                          ///< of those heads
   std::shared_ptr<const plan::ModelSpec> tangent = nullptr;  ///< in forward mode; null: the run has no such pass
   plan::Machine machine;
   plan::Choice choice;

@@ -528,8 +528,8 @@ void check_distillation(const Recipe& r) {
        "take clips that are a multiple of 8, or at most 4"},
       {!batches(r).empty() || r.data.clips.buckets.size() > 1,
        " with several sizes of pictures: heads normalise over pictures of one size", "set data.size alone"},
-      {optimizer.whole || optimizer.distance, " with train.optimizer = \"" + r.values.at("train.optimizer") +
-                                                  "\": heads have no such updates",
+      {optimizer.whole || optimizer.distance,
+       " with train.optimizer = \"" + r.values.at("train.optimizer") + "\": heads have no such updates",
        "use came, adamw, lion or adafactor"},
       {r.mesh[Axis::pp] > 1, " with mesh.pp: what the heads tell does not go back through stages",
        "use dp_shard, tp, sp or cp"},

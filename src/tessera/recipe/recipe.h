@@ -209,8 +209,8 @@ struct Recipe {
       double consistency = 1, weight = 0.5;  ///< of the losses in the student's
       bool hinge = true;                     ///< else cross entropy
       double r1_weight = 0;
-      bool misaligned = true;  ///< pictures under another's caption count as the student's
-      bool own_angles = true;  ///< of pictures of the data; else those of the student's
+      bool misaligned = true;                              ///< pictures under another's caption count as the student's
+      bool own_angles = true;                              ///< of pictures of the data; else those of the student's
       double largest_angle = 1.5708, largest_share = 0.5;  ///< of the student's predictions that are judged
       double logit_mean = -0.6, logit_std = 1;             ///< of the angles at which they are
     } judge;

@@ -39,7 +39,10 @@ int64_t width_of_blocks(const net::Denoiser& model) {
 }
 
 std::vector<TrainedNetwork> networks(const recipe::Recipe& recipe) {
-  TrainedNetwork student{.name = "student", .expert = 0, .states = recipe.plan.states, .rate = recipe.lr_schedule,
+  TrainedNetwork student{.name = "student",
+                         .expert = 0,
+                         .states = recipe.plan.states,
+                         .rate = recipe.lr_schedule,
                          .clip = recipe.train.clip_norm};
   student.rate.total_steps = (student.rate.total_steps + 1) / 2;
   TrainedNetwork heads{.name = "discriminator",
@@ -135,8 +138,9 @@ class Distillation final : public ExpertSchedule {
     const size_t network = pass.trains ? kStudent : kHeads;
     metrics_.expert = phases_->network(network).name;
     if (!pass.trains) metrics_.loss = lesson_.loss.loss, metrics_.grad_norm = lesson_.norm, metrics_.lr = heads_rate_;
-    const std::string skipped =
-        pass.trains ? decision.skipped : lesson_.finite ? "" : "the loss or the gradients of the heads are not finite";
+    const std::string skipped = pass.trains      ? decision.skipped
+                                : lesson_.finite ? ""
+                                                 : "the loss or the gradients of the heads are not finite";
     if (!pass.trains && !skipped.empty()) {
       if (!skips_)
         throw UserError(Exit::not_finite, "train", "step " + std::to_string(own_step_) + ": " + skipped,
@@ -322,8 +326,8 @@ class Distillation final : public ExpertSchedule {
   /// `sample`: whose caption it stands under.
   Judged judged(const Tensor& clean, double angle, int number, int64_t clip,
                 const diffusion::TrainingSample& sample) const {
-    const Tensor noise = diffusion::noise_beside(static_cast<uint64_t>(now_->run.seed), own_step_, clip, number,
-                                                 clean.sizes());
+    const Tensor noise =
+        diffusion::noise_beside(static_cast<uint64_t>(now_->run.seed), own_step_, clip, number, clean.sizes());
     Judged judged{flow().call(flow().noisy(clean, noise, angle), angle), sample.input};
     judged.input.x = judged.call.z, judged.input.t = 1000 * judged.call.s;
     return judged;
@@ -443,8 +447,8 @@ class Distillation final : public ExpertSchedule {
                double loss) {
     const diffusion::FlowCall& call = *sample.call;
     const double weight = now_->distill.judge.weight;
-    const double by_f = picture.call.q / flow().sigma_data * std::cos(picture.call.angle) *
-                        flow().clean_by_output(call.angle);
+    const double by_f =
+        picture.call.q / flow().sigma_data * std::cos(picture.call.angle) * flow().clean_by_output(call.angle);
     Tensor rows = model_->pack_target(call.at_u(at_z * (weight * by_f))).to(at::kFloat);
     const int64_t beside = model_->numbers_beside();
     if (beside > 0) rows.narrow(1, rows.size(1) - beside, beside).zero_();

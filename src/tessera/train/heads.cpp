@@ -46,6 +46,7 @@ int64_t Heads::owner(int64_t group, const Spread& spread) const {
 }
 
 Heads::Groups Heads::gathered(const Rows& own, const Spread& spread, int64_t tokens) const {
+  const engine::Meter::Scope host(engine::Part::host);
   const int64_t size = diffusion::samples_of_group(spread.samples), columns = static_cast<int64_t>(count_) * width_;
   const auto here = static_cast<size_t>(peers_ ? peers_->rank() : 0);
   std::vector<Tensor> out, in;
@@ -73,6 +74,7 @@ Heads::Groups Heads::gathered(const Rows& own, const Spread& spread, int64_t tok
 }
 
 Heads::Rows Heads::scattered(const Groups& groups, const Spread& spread, int64_t tokens) const {
+  const engine::Meter::Scope host(engine::Part::host);
   const int64_t size = diffusion::samples_of_group(spread.samples), columns = static_cast<int64_t>(count_) * width_;
   const auto here = static_cast<size_t>(peers_ ? peers_->rank() : 0);
   std::vector<Tensor> out, in;
@@ -99,8 +101,7 @@ Heads::Rows Heads::scattered(const Groups& groups, const Spread& spread, int64_t
 std::vector<Tensor> Heads::features(const Tensor& group) const {
   std::vector<Tensor> all;
   for (size_t h = 0; h < count_; ++h)
-    all.push_back(
-        group.narrow(2, static_cast<int64_t>(h) * width_, width_).transpose(1, 2).to(device_).contiguous());
+    all.push_back(group.narrow(2, static_cast<int64_t>(h) * width_, width_).transpose(1, 2).to(device_).contiguous());
   return all;
 }
 
@@ -126,6 +127,7 @@ Heads::Told Heads::tell(const Rows& own, const Spread& spread, int64_t tokens) {
     const double share = static_cast<double>(group.size(0)) / static_cast<double>(spread.samples);
     const diffusion::JudgedLoss told = diffusion::generator_loss(heads, features(group), rule());
     loss += share * told.loss;
+    const engine::Meter::Scope host(engine::Part::host);
     std::vector<Tensor> at;
     for (const Tensor& gradient : told.at_features) at.push_back(gradient.transpose(1, 2).cpu());
     group = at::cat(at, 2) * share;
@@ -201,9 +203,10 @@ std::vector<checkpoint::Piece> Heads::pieces() const {
     for (size_t s = 0; s < trained.states.size(); ++s) {
       const plan::StateSpec& spec = trained.specs[s];
       const DType type = spec.type;
-      all.push_back({checkpoint::resolved({trained.spec.name, spec.kind, type, {trained.states[s].numel() / size_of(type)}},
-                                          "train.heads"),
-                     trained.states[s].const_data_ptr()});
+      all.push_back(
+          {checkpoint::resolved({trained.spec.name, spec.kind, type, {trained.states[s].numel() / size_of(type)}},
+                                "train.heads"),
+           trained.states[s].const_data_ptr()});
     }
   return all;
 }

@@ -18,12 +18,12 @@ std::string fault_of(const PhaseOrder& order, size_t networks) {
   for (const std::vector<size_t>& step : order.cycle) {
     if (step.empty()) return "has a step that trains nothing";
     for (const size_t network : step)
-      if (network >= networks)
-        return "trains network " + std::to_string(network) + " of " + std::to_string(networks);
+      if (network >= networks) return "trains network " + std::to_string(network) + " of " + std::to_string(networks);
     named.insert(step.begin(), step.end());
   }
-  return named.size() == networks ? "" : "trains " + std::to_string(named.size()) + " of " + std::to_string(networks) +
-                                             " networks";
+  return named.size() == networks
+             ? ""
+             : "trains " + std::to_string(named.size()) + " of " + std::to_string(networks) + " networks";
 }
 
 }  // namespace
@@ -89,9 +89,10 @@ void Phases::write(checkpoint::Manifest& manifest) const {
 
 void Phases::resume(const checkpoint::Manifest& manifest) {
   const auto saved = manifest.extra.find(kPhases);
-  check_input(saved != manifest.extra.end(), "run.resume",
-              "the checkpoint of step " + std::to_string(manifest.step) + " does not say which network has the next step",
-              "it is of a run with one trained network: resume with that recipe, or use another run.out");
+  check_input(
+      saved != manifest.extra.end(), "run.resume",
+      "the checkpoint of step " + std::to_string(manifest.step) + " does not say which network has the next step",
+      "it is of a run with one trained network: resume with that recipe, or use another run.out");
   const checkpoint::Json& networks = saved->at("networks");
   place_ = saved->value("place", size_t{0});
   check_input(networks.size() == size() && place_ < order_.cycle.size(), "run.resume",
