@@ -21,8 +21,11 @@ int run_bench(const Arguments& arguments) {
   if (recompute != "auto")
     options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
   if (arguments.has("--device")) options.device = arguments.value("--device");
-  if (arguments.has("--compute"))
-    options.compute = dtype_of(arguments.value("--compute"), "bench: --compute", kComputeTypes);
+  if (arguments.has("--compute")) {
+    plan::Formats types;
+    types.set_compute(arguments.value("--compute"), "bench: --compute");
+    options.compute = types.compute, options.fp8 = types.fp8;
+  }
   if (const std::string attention = arguments.value("--attention", "auto"); attention != "auto")
     options.attention = plan::attention_of(attention, "bench: --attention");
   constexpr DType kGradTypes[] = {DType::f32, DType::bf16};
@@ -62,7 +65,7 @@ Command bench_command() {
              {"--latent", "C,F,H,W", "shape of each rank's latent"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
-             {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
+             {"--compute", "fp32|bf16|fp16|fp8", "dtype of the blocks' products and attention; fp32 without it"},
              {"--attention", "auto|cudnn|flash", "kernel of attention on a GPU; auto without it"},
              {"--grad", "fp32|bf16", "dtype that gradients are kept in until the update; fp32 without it"},
              {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},

@@ -112,6 +112,8 @@ FIRST = [
     Stage("probe", 25, "{bin}/tessera " + PROBE + " --seconds 0.05", DEVICE + PROBE + " --small --seconds 0.001", lacks=NO_DEVICE, patience=90),
 ]
 SECOND = [
+    Stage("demo with graphs", 30, DEMO + "cuda --plan.graphs on",
+          "OMP_NUM_THREADS=1 " + DEMO.replace("{bin}/tessera", "{bin}/tessera_on_device") + "cuda --plan.graphs on", lacks=NO_DEMO + NO_STEPS),
     Stage("states on the host", 25, STEP + " --offload-states", DRY_STEP + " --offload-states"),
     Stage("page-locked memory", 15, "TESSERA_PINNED_MIB=8192 {bin}/test_ops_gpu --gtest_filter=" + PINNED, SIMULATED + "--gtest_filter=" + PINNED,
           lacks=NO_SIMULATED),

@@ -1,4 +1,4 @@
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 
 #include <gtest/gtest.h>
 

@@ -2,12 +2,19 @@
 #include "tessera/comm/store.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -39,6 +46,25 @@ NotAdmitted refusal_of(int port, const StoreAccess& access, double patience = 30
   }
   return {};
 }
+
+/// Established connections of this process that end at the port on this side; -1: at any.
+int connections_at(int port) {
+  std::set<std::string> own;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    own.insert(std::filesystem::read_symlink(fd, gone).string());
+  }
+  int count = 0;
+  std::ifstream in("/proc/self/net/tcp");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    const std::vector<std::string> row(std::istream_iterator<std::string>(words), {});
+    if (row.size() < 10 || row[3] != "01" || !own.contains("socket:[" + row[9] + "]")) continue;
+    count += port < 0 || std::stoi(row[1].substr(row[1].find(':') + 1), nullptr, 16) == port;
+  }
+  return count;
+}
+int all_connections() { return connections_at(-1); }
 
 TEST(RendezvousStore, KeepsAllWhileItPausesAndAnswersWhenItGoesOn) {
   HostedStore store("127.0.0.1", 0, kToken);
@@ -129,6 +155,44 @@ TEST(RendezvousStore, IsAskedAsOftenByARankHoweverManyThereAre) {
     });
   for (std::thread& rank : ranks) rank.join();
   EXPECT_LT(host.served(), 100 * kRanks) << "of which most are questions of those that wait for the others";
+}
+
+/// Each first rank of many machines is connected with those of its group of machines, and the first of these with each other.
+TEST(RelayedGroups, OfManyMachinesTellAllRanksByFewConnections) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kEach = 2, kRanks = 19 * kEach;  // groups of five machines, the last of four
+  const HostedStore host("127.0.0.1", 0, "");
+  const Mesh mesh = Mesh::parse("dp_shard=" + std::to_string(kRanks));
+  std::vector<std::unique_ptr<Comm>> comms(kRanks);
+  std::vector<std::thread> ranks;
+  std::atomic<int> wrong{0};
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Rendezvous place{.rank = rank,
+                             .world = kRanks,
+                             .local_rank = rank % kEach,
+                             .local_world = kEach,
+                             .port = host.port(),
+                             .store_is_hosted = true};
+      auto& comm = comms[static_cast<size_t>(rank)] = std::make_unique<Comm>(place, mesh, 120);
+      Group& all = comm->group("control", {kAllAxes.begin(), kAllAxes.end()});
+      for (const int values : {1, 3}) {
+        const std::vector<double> mine(static_cast<size_t>(values), 0.5 + rank);
+        const auto rows = all.all_gather_doubles(mine);
+        for (int i = 0; i < kRanks; ++i)
+          wrong += rows[static_cast<size_t>(i)] != std::vector<double>(static_cast<size_t>(values), 0.5 + i);
+      }
+      for (const int root : {0, 1, 11, 26, kRanks - 1}) {
+        at::Tensor text = at::full({7}, rank, at::kFloat);
+        all.broadcast(text, root);
+        wrong += !at::equal(text, at::full({7}, root, at::kFloat));
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(wrong, 0);
+  // Three groups of five and one of four, and between the firsts of these: both ends are of this process.
+  const int to_store = connections_at(host.port());
+  EXPECT_LE(all_connections() - 2 * to_store, 2 * (3 * 10 + 6 + 6)) << "of 171 between each two machines";
 }
 
 TEST(RendezvousStore, AdmitsWhoKnowsTheTokenAndSaysWhyNotWithoutIt) {
@@ -226,6 +290,141 @@ TEST(RendezvousStore, DropsWhoSpeaksItsWordsWrongly) {
     EXPECT_TRUE(stranger.closed()) << "after " << ::testing::PrintToString(wrong);
     client.set("still", "here");
   }
+}
+
+class RelayTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<StoreRelay> relay() const {
+    return StoreRelay::open("127.0.0.1", host->port(), {kToken}, 30, StoreRelay::own_name());
+  }
+  std::unique_ptr<StoreClient> client(const StoreRelay& by, const std::string& token = kToken) const {
+    return std::make_unique<StoreClient>("127.0.0.1", host->port(), StoreAccess{.token = token, .relay = by.name()},
+                                         30);
+  }
+  std::unique_ptr<HostedStore> host = std::make_unique<HostedStore>("127.0.0.1", 0, kToken);
+};
+
+TEST_F(RelayTest, OfAMachineHasOneConnectionForAllThatItServes) {
+  const auto one = relay(), two = relay();
+  std::vector<std::unique_ptr<StoreClient>> clients;
+  for (int i = 0; i < 40; ++i) clients.push_back(client(i % 2 ? *one : *two));
+  for (int i = 0; i < 40; ++i) clients[static_cast<size_t>(i)]->set("rank " + std::to_string(i), std::to_string(i));
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(clients[0]->get("rank " + std::to_string(i)), std::to_string(i));
+  EXPECT_EQ(connections_at(host->port()), 2);
+  EXPECT_FALSE(clients[0]->get("none"));
+  EXPECT_EQ(clients[1]->compare_set("rank 3", "3", "other"), "other");
+  EXPECT_EQ(clients[2]->compare_set("rank 3", "3", "third"), "other");
+  EXPECT_EQ(clients[1]->add("n", 2) + clients[2]->add("n", 3), 7);
+  EXPECT_TRUE(clients[3]->check({"rank 0", "n"}));
+  EXPECT_TRUE(clients[3]->erase("n"));
+  EXPECT_EQ(clients[4]->count(), 40);
+  const std::string large(5 << 20, 'l'), largest(wire::kLargestFrame - 64, 'L');
+  for (const std::string& text : {large, largest}) {
+    clients[5]->set("large", text);
+    EXPECT_EQ(clients[6]->get("large"), text);
+  }
+  EXPECT_EQ(clients[7]->another(30)->get("rank 7"), "7");
+}
+
+TEST_F(RelayTest, LetsSomeWaitWhileItServesTheOthers) {
+  const auto by = relay();
+  std::atomic<int> done{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i)
+    waiters.emplace_back([&, i] {
+      client(*by)->wait({"a", "b" + std::to_string(i)}, 60);
+      ++done;
+    });
+  {
+    const auto leaves = client(*by);  // while the store has it among those that wait
+    EXPECT_THROW(leaves->wait({"never"}, 0.2), StoreGone);
+  }
+  const auto setter = client(*by);
+  for (const char* key : {"never", "b3", "b2", "b1", "b0"}) setter->set(key, "1");
+  EXPECT_EQ(done, 0);
+  setter->set("a", "1");
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(done, 4);
+  by->pause();
+  std::atomic<bool> answered = false;
+  std::thread late([&] {
+    EXPECT_EQ(client(*by)->get("a"), "1");
+    answered = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(answered);
+  by->resume();
+  late.join();
+}
+
+TEST_F(RelayTest, ClosesOnWhoSpeaksWronglyAloneAndKnowsTheToken) {
+  const auto by = relay();
+  const auto good = client(*by);
+  EXPECT_THROW(client(*by, "another token of as many characters"), UserError);
+  const auto admitted = [&] {
+    StoreClient stranger("127.0.0.1", host->port(), {.token = kToken, .relay = by->name()}, 30);
+    return stranger.release();
+  };
+  for (const std::string& wrong : {std::string("\0\0\0\0", 4), wire::frame(127, {}), wire::frame(wire::Op::set, {"a"}),
+                                   wire::frame(wire::Op::relayed, {"1", "x"}), wire::frame(wire::Op::left, {"1"}),
+                                   wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {})}) {
+    const int fd = admitted();
+    ASSERT_EQ(::send(fd, wrong.data(), wrong.size(), MSG_NOSIGNAL), static_cast<ssize_t>(wrong.size()));
+    pollfd waiting{fd, POLLIN, 0};
+    char byte = 0;
+    EXPECT_EQ(poll(&waiting, 1, 20'000), 1) << ::testing::PrintToString(wrong);
+    EXPECT_LE(::recv(fd, &byte, 1, MSG_DONTWAIT), 0) << "it is answered: " << ::testing::PrintToString(wrong);
+    ::close(fd);
+    good->set("still", "here");
+  }
+  EXPECT_EQ(good->count(), 1);
+}
+
+TEST_F(RelayTest, EndsItsConnectionsWhenTheStoreDoes) {
+  const auto by = relay();
+  const auto client = this->client(*by);
+  client->set("a", "1");
+  StoreLink link("127.0.0.1", host->port(), {.token = kToken, .relay = by->name()}, 30);
+  std::thread waiter([&] { EXPECT_THROW(client->wait({"never"}, 60), StoreGone); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const int port = host->port();
+  host.reset();
+  waiter.join();
+  try {
+    link.set("beat/1", "1");
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("the rendezvous endpoint 127.0.0.1:" + std::to_string(port) + " is gone"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(StoreClient("127.0.0.1", port, {.token = kToken, .relay = by->name()}, 1), UserError);
+}
+
+TEST_F(RelayTest, OfANameThatIsTakenIsNone) {
+  const auto by = relay();
+  EXPECT_EQ(StoreRelay::open("127.0.0.1", host->port(), {kToken}, 30, by->name()), nullptr);
+  EXPECT_EQ(connections_at(host->port()), 1);
+}
+
+/// As srun and mpirun start them: machines that are one here share a relay.
+TEST_F(RelayTest, IsThatOfTheFirstRankWhereNoLauncherIs) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kRanks = 6, kEach = 3;
+  const int port = host->port();
+  host.reset();
+  const Mesh mesh = Mesh::parse("dp_shard=" + std::to_string(kRanks));
+  std::vector<std::unique_ptr<Comm>> comms(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Rendezvous place{
+          .rank = rank, .world = kRanks, .local_rank = rank % kEach, .local_world = kEach, .port = port};
+      comms[static_cast<size_t>(rank)] = std::make_unique<Comm>(place, mesh, 60);
+      comms[static_cast<size_t>(rank)]->barrier();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(connections_at(port), 1);
 }
 
 TEST(RendezvousStore, APortThatAcceptsAndStaysSilentIsNamed) {

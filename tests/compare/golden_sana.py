@@ -5,8 +5,8 @@ import random
 
 from golden_files import Case, Tensor, f32, numbers
 from golden_networks import Adapted, OF_DIFFUSERS, finish, modulate, thirds, rope3, grid, from_patches, patches, positions2
-from plain import (Array, IllConditioned, attention, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean, narrow,
-                   noise, products, relu, reshape, rms_norm, rotate, silu, sinusoid, square, stack, sums, swap,
+from plain import (Array, IllConditioned, attention, backward, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean,
+                   narrow, noise, products, relu, reshape, rms_norm, rotate, silu, sinusoid, square, stack, sums, swap,
                    unheads, Weights)
 
 
@@ -235,4 +235,69 @@ def published(draw: random.Random) -> Case:
     return case
 
 
-KINDS = {"published_shapes": published, "sana": sana, "sana_adapter": sana_adapter, "sana_video": lambda draw: sana(draw, True)}
+def matching(draw: random.Random) -> Case:
+    """The step of a generator that is matched with a frozen score, and that of the score which follows it."""
+    c = sana_config(draw, video=True)
+    fake, real = Weights(draw), Weights(draw)
+    rule = {"guidance_scale": draw.choice([0.0, 1.0, 3.0]), "timestep_shift": draw.choice([1.0, 3.0, 5.0]),
+            "model_timestep_shift": draw.choice([1.0, 5.0, 7.0]), "num_train_timestep": 1000, "min_score_timestep": 0}
+    c["_dmd"] = rule
+    length, frames = draw.choice([4, 7]), draw.choice([1, 2, 3])
+    shape = [3, frames, *(p * draw.choice([2, 3]) for p in c["patch_size"][1:])]
+    case = Case("longsana_dmd", c, tolerance={**OF_DIFFUSERS, "grad_in": {"rtol_of_max": 5e-4, "atol": 1e-9}})
+
+    def as_one(array: Array) -> Tensor:
+        return reshape(array, 1, *array.shape).tensor()
+
+    words = {}
+    for name in ("text", "negative"):
+        rows, own = noise(draw, [length, c["caption_channels"]]), draw.randrange(1, length + 1)
+        words[name] = narrow(rows, 0, 0, own)
+        case.inputs["in." + name] = as_one(rows)
+        case.inputs[f"in.{name}_mask"] = Tensor([1, length], [int(j < own) for j in range(length)], "I64")
+    x = noise(draw, shape)
+    counted = [draw.randrange(2) for _ in range(frames)]
+    counted[draw.randrange(frames)] = 1
+    case.inputs |= {"in.x": as_one(x), "in.mask": Tensor([frames], counted, "I64")}
+    shift = rule["model_timestep_shift"]
+    table = [shift * k / 1000 / (1 + (shift - 1) * k / 1000) for k in range(1000, 0, -1)]
+
+    def drawn(run: str, most: int) -> tuple:
+        n, own, by = draw.randrange(most), noise(draw, shape), rule["timestep_shift"]
+        t = min(max(1000 * by * (n / 1000) / (1 + (by - 1) * (n / 1000)) if by > 1 else n, 20), 980)
+        sigma = min(table, key=lambda s: abs(1000 * s - t))
+        case.inputs |= {f"in.{run}.n": Tensor([], [n], "I64"), f"in.{run}.noise": as_one(own)}
+        case.expected |= {f"out.{run}.t": Tensor([], [t]), f"out.{run}.sigma": Tensor([], [sigma])}
+        noisy = x * (1 - sigma) + own * sigma
+        return noisy, sigma, math.trunc(t), own
+
+    for run, most in (("dmd", 1000), ("low", 60), ("masked", 1000)):
+        noisy, sigma, t, _ = drawn(run, most)
+        said = [noisy - sana_forward(w, c, noisy, [t], words[text], None) * sigma
+                for w, text in ((fake, "text"), (real, "text"), (real, "negative"))]
+        guided = said[1] + (said[1] - said[2]) * rule["guidance_scale"]
+        forget()
+        scale = sum(abs(a - b) for a, b in zip(x.v, guided.v)) / len(x.v)
+        d = [(a - b) / scale for a, b in zip(said[0].v, guided.v)]
+        frame = shape[2] * shape[3]
+        mask = [counted[i // frame % frames] if run == "masked" else 1 for i in range(len(d))]
+        count = sum(mask)
+        case.expected |= {f"out.{run}.x0_fake": as_one(said[0]), f"out.{run}.x0_real": as_one(guided),
+                          f"out.{run}.d": as_one(Array(shape, d)),
+                          f"out.{run}.loss": Tensor([], [sum(0.5 * a * a * m for a, m in zip(d, mask)) / count]),
+                          f"grad_in.{run}.x": as_one(Array(shape, [a * m / count for a, m in zip(d, mask)]))}
+        forget()
+    noisy, sigma, t, own = drawn("critic", 1000)
+    velocity = sana_forward(fake, c, noisy, [t], words["text"], None)
+    loss = mean(square(velocity - (own - x)))
+    case.expected["out.critic.loss"] = Tensor([], list(loss.v))
+    backward(loss)
+    case.expected |= fake.gradients("grad.critic.")
+    case.expected["out.critic.x0_fake"] = as_one(noisy - velocity * sigma)
+    case.tensors = {"fake.safetensors": fake.tensors(), "real.safetensors": real.tensors()}
+    case.loose = "attn2.to_k.bias"  # whose gradient is zero in exact arithmetic
+    return case
+
+
+KINDS = {"longsana_dmd": matching, "published_shapes": published, "sana": sana,
+         "sana_adapter": sana_adapter, "sana_video": lambda draw: sana(draw, True)}

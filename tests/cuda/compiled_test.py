@@ -64,7 +64,10 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "rms_norm_rows": (64, 64),
     "rms_norm_back": (128, 64),
     "add_groups": (48, 0),
+    "add_left": (128, 0),  # eight groups of eight columns are under way
     "gelu_lanes": (40, 0),
+    "glu_lanes": (64, 0),
+    "glu_back": (64, 0),
     "gelu_back": (128, 0),  # four tokens of both operands are under way
     "gated_rows": (40, 0),
     "gated_back": (128, 0),  # four tokens of both operands are under way
@@ -91,6 +94,8 @@ WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "step_along": ("ld.global.v4.f32", "ld.global.v4.u32", "st.global.wb.v4.u32"),
     "adafactor": ("ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16", "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
     "came": ("ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16", "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
+    "glu_lanes": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "glu_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "gelu_lanes": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "gelu_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "quantise": ("ld.global.nc.v4.f32", "st.global.wb.v2.u32"),
@@ -109,6 +114,7 @@ WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "layer_norm_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "rms_norm_rows": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "rms_norm_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "add_left": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "gated_rows": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "gated_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "turn_neighbours": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),

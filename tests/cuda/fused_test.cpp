@@ -53,7 +53,11 @@ class Matrix {
   }
 
   Form form_;
+
+ protected:
   std::vector<float> floats_;
+
+ private:
   std::vector<uint16_t> halves_;
   std::unique_ptr<DeviceArray<float>> there_floats_;
   std::unique_ptr<DeviceArray<uint16_t>> there_halves_;
@@ -62,6 +66,7 @@ class Matrix {
 struct Floats : Matrix {
   explicit Floats(const std::vector<float>& values) : Matrix(values, Form::fp32) {}
   float* at(bool there) { return static_cast<float*>(out(there).data); }
+  const std::vector<float>& host() const { return floats_; }
 };
 Floats unset(int64_t n) { return Floats(std::vector<float>(static_cast<size_t>(n), kNaN)); }
 
@@ -263,6 +268,82 @@ TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
   }
 }
 
+/// Groups that are none, one, whole turns of what a thread asks for ahead, and more; a weight that begins and one that has values.
+TEST_F(Fused, SumsThatBackwardsHaveLeftAreAddedWithTheBitsOfTheTwin) {
+  struct Weight {
+    int64_t groups, width;
+    Form form;
+    size_t offset;
+  };
+  const Weight weights[] = {{0, 9, Form::fp32, 0},   {1, 8, Form::bf16, 0},     {7, 30, Form::fp32, 1},
+                            {8, 256, Form::fp16, 0}, {9, 5120, Form::fp32, 0},  {65, 2051, Form::bf16, 1},
+                            {40, 1, Form::fp32, 0},  {517, 1536, Form::fp32, 0}};
+  std::vector<std::unique_ptr<Matrix>> values, gradients;
+  for (const Weight& w : weights) {
+    std::vector<float> all = plain(w.groups * w.width, 1 + values.size());
+    if (w.groups == 9) all[17] = kNaN, all[40] = kInfinity, all[41] = -0.0f;
+    values.push_back(std::make_unique<Matrix>(all, w.form, w.offset));
+    gradients.push_back(std::make_unique<Matrix>(plain(w.width, 20 + values.size()), Form::fp32, w.offset));
+  }
+  for (const bool fresh : {false, true})
+    for (const size_t most : {std::size(weights), size_t{1}, size_t{0}}) {
+      SCOPED_TRACE(std::to_string(most) + (fresh ? " that begin" : ""));
+      const auto make = [&](bool there) {
+        ops::ManyGroupSums all;
+        for (size_t i = 0; i < most; ++i)
+          all.at[all.count++] = {values[i]->in(there), weights[i].groups, weights[i].width,
+                                 static_cast<float*>(gradients[i]->out(there).data), fresh != (i % 3 == 1)};
+        return all;
+      };
+      run_both(make, ops::add_sums, launch_add_sums);
+      for (size_t i = 0; i < most; ++i) gradients[i]->expect_alike("gradient " + std::to_string(i));
+    }
+}
+
+/// A norm's backward that leaves the sums of groups to add_sums() gives the gradient of one that adds them itself.
+TEST_F(Fused, ABackwardLeavesTheSumsOfItsGroups) {
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(name_of(s));
+    const int64_t n = s.tokens * s.width, groups = (s.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
+    Matrix x(plain(n, 1), s.x), dy(plain(n, 2), s.x), w(plain(s.width, 3), s.y);
+    Floats stats(std::vector<float>(static_cast<size_t>(2 * s.tokens), 0.75f));
+    Sums adds(1, s.width, groups, 4), leaves(1, s.width, groups, 4), shifts(1, s.width, groups, 4);
+    const auto rms = [&](const TableSums& sums, bool there) {
+      return ops::RmsNormGradients{s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), w.in(there), {},
+                                   nullptr,  1,       {},           sums};
+    };
+    run_both([&](bool there) { return rms(adds.at(there), there); }, ops::rms_norm_gradients,
+             launch_rms_norm_gradients);
+    run_both(
+        [&](bool there) {
+          return rms({nullptr, 0, leaves.at(there).partials}, there);
+        },
+        ops::rms_norm_gradients, launch_rms_norm_gradients);
+    leaves.partials.expect_alike("sums of groups");
+    const auto left = [&](Sums& of) {
+      return [&](bool there) {
+        ops::ManyGroupSums all;
+        all.at[all.count++] = {{of.at(there).partials, Form::fp32}, groups, s.width, of.at(there).table, false};
+        return all;
+      };
+    };
+    run_both(left(leaves), ops::add_sums, launch_add_sums);
+    leaves.table.expect_alike("gradient"), adds.table.expect_alike("gradient");
+    expect_same(leaves.table.host(), adds.table.host(), "left and added");
+    TableRuns all;
+    all.add(0, 0, s.tokens);
+    const auto layer = [&](bool there) {
+      ops::LayerNormGradients g{
+          s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), {w.in(there).data, 0, s.y}, 0, all,
+          {},       {},      {},           {}};
+      g.scale_sums = {nullptr, 0, leaves.at(there).partials}, g.shift_sums = {nullptr, 0, shifts.at(there).partials};
+      return g;
+    };
+    run_both(layer, ops::layer_norm_gradients, launch_layer_norm_gradients);
+    leaves.partials.expect_alike("of the scale"), shifts.partials.expect_alike("of the shift");
+  }
+}
+
 /// Rows and columns of a line or of many tiles, padded and not; NaN and infinity stay what they are.
 TEST_F(Fused, LinesOf8BitsHaveTheCodesOfTheTwin) {
   for (const Shape& s : shapes())
@@ -279,14 +360,19 @@ TEST_F(Fused, LinesOf8BitsHaveTheCodesOfTheTwin) {
         std::vector<uint8_t> codes(static_cast<size_t>(lines * stride), 0xee);
         DeviceArray<uint8_t> there_codes(codes);
         Floats scales = unset(lines);
+        std::vector<double> counts = {1, 2, 3};  // which it adds to
+        DeviceArray<double> there_counts(counts);
         const auto make = [&](bool there) {
           return ops::QuantisedLines{s.tokens,         s.width, x.in(there),
                                      turned,           e5m2,    there ? there_codes.data() : codes.data(),
-                                     scales.at(there), stride};
+                                     scales.at(there), stride,  there ? there_counts.data() : counts.data()};
         };
         run_both(make, ops::quantise_lines, launch_quantise_lines);
         expect_same(there_codes.values(), codes, "codes");
         scales.expect_alike("scales");
+        EXPECT_EQ(there_counts.values(), counts);
+        EXPECT_EQ(counts[0], 1 + static_cast<double>(s.tokens * s.width));
+        if (s.width > 60) EXPECT_GT(counts[1], 2) << "beside an infinity all is zero";
       }
 }
 
@@ -320,6 +406,31 @@ TEST_F(Fused, GeluAndItsGradientHaveTheBitsOfTheTwin) {
       dx.expect_alike("gradient"), again.expect_alike("value again"), columns.expect_alike("columns");
       x.expect_alike("over x"), dy.expect_alike("over dy");
     }
+  }
+}
+
+TEST_F(Fused, AGateThroughSiluAndItsGradientsHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(name_of(s));
+    const int64_t n = s.tokens * s.width;
+    std::vector<float> values = plain(n, 1);
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= i % 7 == 0 ? 60.0f : 2.0f;
+    const float odd[] = {kNaN, kInfinity, -kInfinity, 3e38f, -3e38f, kSubnormal, -0.0f};
+    for (size_t i = 0; i < std::size(odd) && n > 200; ++i) values[i * 17] = odd[i];
+    Matrix gate(values, s.y, s.offset), x(plain(n, 2), s.y, s.offset), y(plain(n, 3), s.y), dy(plain(n, 4), s.y),
+        dx(plain(n, 5), s.y), dgate(plain(n, 6), s.y);
+    run_both(
+        [&](bool there) {
+          return ops::GluRows{n, x.in(there), gate.in(there), y.out(there)};
+        },
+        ops::silu_glu, launch_silu_glu);
+    y.expect_alike("value");
+    run_both(
+        [&](bool there) {
+          return ops::GluGradients{n, dy.in(there), x.in(there), gate.in(there), dx.out(there), dgate.out(there)};
+        },
+        ops::silu_glu_gradients, launch_silu_glu_gradients);
+    dx.expect_alike("gradient of x"), dgate.expect_alike("gradient of the gate");
   }
 }
 
@@ -374,7 +485,19 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
       const int64_t halo = s.width % 4 == 0 ? 13 : 0, sources = s.tokens + halo;
       Taps table = Taps::window(taps, s.tokens, 13, halo);
       Matrix x(plain(sources * s.width, 1), s.x, s.offset), w(plain(s.width * taps, 2), s.y, s.offset),
-          bias(plain(s.width, 3), s.y), y(plain(s.tokens * s.width, 4), s.y), dy(plain(s.tokens * s.width, 5), s.x);
+          bias(plain(s.width, 3), s.y), y(plain(s.tokens * s.width, 4), s.y), dy(plain(s.tokens * s.width, 5), s.x),
+          slopes(plain(s.tokens * s.width, 8), s.x, s.offset);
+      for (const bool silu : {false, true})
+        for (const bool back : {false, true}) {
+          run_both(
+              [&](bool there) {
+                return ops::DepthwiseRows{
+                    s.width,        table.at(there), x.in(there), w.in(there),
+                    bias.in(there), y.out(there),    silu,        back ? slopes.in(there) : ops::RowsIn{}};
+              },
+              ops::depthwise, launch_depthwise);
+          y.expect_alike(silu ? "of silu" : "back");
+        }
       for (const bool biased : {true, false}) {
         run_both(
             [&](bool there) {
@@ -387,7 +510,7 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
       }
       const int64_t size = (taps + 1) * s.width;
       Floats dw(plain(s.width * taps, 6)), db(plain(s.width, 7)), partials = unset((s.tokens + 63) / 64 * size);
-      for (const int which : {0, 1, 2}) {  // both; the weight alone; the bias alone
+      for (const int which : {0, 1, 2, 3}) {  // both; the weight alone; the bias alone; of silu
         run_both(
             [&](bool there) {
               return ops::DepthwiseGradients{s.width,
@@ -396,7 +519,8 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
                                              x.in(there),
                                              which != 2 ? dw.at(there) : nullptr,
                                              which != 1 ? db.at(there) : nullptr,
-                                             partials.at(there)};
+                                             partials.at(there),
+                                             which == 3};
             },
             ops::depthwise_gradients, launch_depthwise_gradients);
         dw.expect_alike("of the weight"), db.expect_alike("of the bias"), partials.expect_alike("groups");

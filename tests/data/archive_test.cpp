@@ -215,23 +215,30 @@ TEST_F(Archives, AFieldMayHaveANameBeforeItsEnding) {
 }
 
 TEST_F(Archives, OfManyMembersEachIsFoundByItsName) {
-  ASSERT_TRUE(run_python(folder_,
-                         "import io, tarfile\nt = tarfile.open('m.tar', 'w')\nfor i in range(3000):\n"
-                         "  m = tarfile.TarInfo(f'{i % 7}/{i}.txt'); m.size = i % 600\n"
-                         "  t.addfile(m, io.BytesIO(bytes([i % 251]) * m.size))\nt.close()"));
-  const std::vector<Member> members = members_of(folder_ / "m.tar");
-  ASSERT_EQ(members.size(), 3000u);
-  for (int i = 0; i < 3000; i += 13) {
-    const std::string name = std::to_string(i % 7) + "/" + std::to_string(i) + ".txt";
-    const auto place = find_in_archive(folder_ / "m.tar" / name);
-    ASSERT_TRUE(place) << name;
-    EXPECT_EQ(place->member.name, name);
-    EXPECT_EQ(place->member.begin, members[static_cast<size_t>(i)].begin);
-    EXPECT_EQ(place->member.packed, -1);
-    EXPECT_EQ(read_bytes(folder_ / "m.tar" / name),
-              std::string(static_cast<size_t>(i % 600), static_cast<char>(i % 251)));
+  for (const int count : {3000, 66'000}) {  // of more than 65,535 the numbers take four bytes
+    const int most = count < 10'000 ? 600 : 3;
+    ASSERT_TRUE(run_python(folder_, "import io, tarfile\nt = tarfile.open('m.tar', 'w')\nfor i in range(" +
+                                        std::to_string(count) +
+                                        "):\n"
+                                        "  m = tarfile.TarInfo(f'{i % 7}/{i}.txt'); m.size = i % " +
+                                        std::to_string(most) +
+                                        "\n"
+                                        "  t.addfile(m, io.BytesIO(bytes([i % 251]) * m.size))\nt.close()"));
+    const std::vector<Member> members = members_of(folder_ / "m.tar");
+    ASSERT_EQ(members.size(), static_cast<size_t>(count));
+    for (int i = 0; i < count; i += count < 10'000 ? 13 : 997) {
+      const std::string name = std::to_string(i % 7) + "/" + std::to_string(i) + ".txt";
+      const auto place = find_in_archive(folder_ / "m.tar" / name);
+      ASSERT_TRUE(place) << name;
+      EXPECT_EQ(members[static_cast<size_t>(i)].name, name);
+      EXPECT_EQ(place->member.name, name);
+      EXPECT_EQ(place->member.begin, members[static_cast<size_t>(i)].begin);
+      EXPECT_EQ(place->member.packed, -1);
+      EXPECT_EQ(read_bytes(folder_ / "m.tar" / name),
+                std::string(static_cast<size_t>(i % most), static_cast<char>(i % 251)));
+    }
+    EXPECT_FALSE(is_file(folder_ / "m.tar/1/0.txt"));
   }
-  EXPECT_FALSE(is_file(folder_ / "m.tar/1/0.txt"));
 }
 
 TEST_F(Archives, LatentsGoToTheBucketThatTheyWereEncodedFor) {

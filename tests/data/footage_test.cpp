@@ -172,7 +172,7 @@ TEST_F(FootageFiles, WhatWasSeenOfAVideoIsRemembered) {
   const std::vector<Path> paths = {folder_ / "a.mp4"};
   update_probes(file, paths);
   EXPECT_FALSE(Probes(file).footage(paths[0], 8));
-  update_footage(file, paths, 8, {});
+  update_footage(file, [&](const auto& take) { std::ranges::for_each(paths, take); }, 8, {});
   ASSERT_TRUE(Probes(file).footage(paths[0], 8));
   EXPECT_EQ(Probes(file).footage(paths[0], 8)->cuts, Cuts_({10}));
   EXPECT_FALSE(Probes(file).footage(paths[0], 4)) << "frames of another rate";

@@ -125,56 +125,82 @@ TEST(Clips, AreGivenAsTheyWerePutInWhateverTheyHaveAlike) {
   }
 }
 
-TEST(CacheLists, GiveKeysAndEntriesAsTheyWerePutIn) {
-  const auto key_of = [](size_t i) {
-    CacheKey key;
-    const std::string n = std::to_string(i), path = i % 3 ? "/set/" + n + ".tar/a b/" + n + ".npy" : "alone " + n;
-    key.fields = {{"source", path},
-                  {"encoder", "0123456789abcdef"},
-                  {"shape", "16x64x96"},
-                  {"preprocessing", i % 2 ? "cover+crop fps=16" : "cover+crop fps=16 first=/set/" + n + ".png"},
-                  {"version", "2"}};
-    if (i % 4 == 0) key.before = {{"source", path}, {"caption", "a/b/" + n + "\n"}};
-    if (i % 5 == 0) return CacheKey{{{"caption", "or / and\0/"}, {"encoder", n}}, {}, {}};
-    key.sources = {{"", path, n + " bytes, 17.5" + (i % 3 ? ", from byte 512 " + n : "")}};
-    if (i % 2 == 0) key.sources.push_back({"first", "/set/" + n + ".png", "12 bytes, 1.0"});
-    return key;
-  };
-  const auto entry_of = [&](size_t i) -> std::optional<CacheEntry> {
-    if (i % 7 == 0) return std::nullopt;
-    const CacheKey key = key_of(i);
-    return CacheEntry{key.file("cache"), key.fields, key.is_text(), key.name()};
-  };
-  const auto expect_entry = [](const std::optional<CacheEntry>& got, const std::optional<CacheEntry>& expected) {
-    ASSERT_EQ(got.has_value(), expected.has_value());
-    if (!got) return;
-    EXPECT_EQ(got->file, expected->file);
-    EXPECT_EQ(got->header, expected->header);
-    EXPECT_EQ(got->is_text, expected->is_text);
-    EXPECT_EQ(got->name, expected->name);
-  };
-  constexpr size_t kCount = 300;
-  CacheKeys keys;
-  CacheEntries entries;
-  for (size_t i = 0; i < kCount; ++i) keys.push_back(key_of(i)), entries.push_back(entry_of(i));
-  for (size_t i = 0; i < kCount; ++i) {
-    const CacheKey got = keys[i], expected = key_of(i);
-    EXPECT_EQ(got.fields, expected.fields);
-    EXPECT_EQ(got.before, expected.before);
-    EXPECT_EQ(got.hash(), expected.hash());
-    EXPECT_EQ(got.name(), expected.name());
-    ASSERT_EQ(got.sources.size(), expected.sources.size());
-    for (size_t f = 0; f < got.sources.size(); ++f) {
-      EXPECT_EQ(got.sources[f].role, expected.sources[f].role);
-      EXPECT_EQ(got.sources[f].path, expected.sources[f].path);
-      EXPECT_EQ(got.sources[f].stamp, expected.sources[f].stamp);
+CacheKey cache_key(size_t i, bool text = false) {
+  const std::string n = std::to_string(i), path = i % 3 ? "/set/" + n + ".tar/a b/" + n + ".npy" : "alone " + n;
+  if (text) return {{{"caption", "or / and\0/" + n}, {"encoder", "e"}, {"version", "2"}}, {}, {}};
+  return {{{"source", path}, {"encoder", "0123456789abcdef"}, {"shape", "16x64x96"}, {"version", "2"}},
+          {{"", path, n + " bytes, 17.5"}},
+          {}};
+}
+
+TEST(CacheLists, HaveAnEntryForEachKeyOnce) {
+  for (const bool texts : {false, true}) {
+    CacheEntries entries("cache", texts);
+    constexpr size_t kCount = 3000;
+    for (size_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(entries.add(cache_key(i, texts)), std::pair(i, true));
+      EXPECT_EQ(entries.add(cache_key(i / 2, texts)), std::pair(i / 2, false));
     }
-    EXPECT_EQ(entries.has(i), entry_of(i).has_value());
-    expect_entry(entries[i], entry_of(i));
+    entries.all_added();
+    const auto entry_of = [&](size_t i) -> std::optional<CacheEntry> {
+      const CacheKey key = cache_key(i, texts);
+      if (i % 7 == 0) return std::nullopt;
+      return CacheEntry{i % 5 ? key.file("cache") : Path("cache") / ("moved " + std::to_string(i)), key.fields, texts};
+    };
+    for (size_t i = 0; i < kCount; ++i) entries.set(i, entry_of(i));
+    const auto expect_entry = [&](size_t at, const std::optional<CacheEntry>& expected) {
+      EXPECT_EQ(entries.has(at), expected.has_value());
+      const auto got = entries[at];
+      ASSERT_EQ(got.has_value(), expected.has_value());
+      if (!got) return;
+      EXPECT_EQ(got->file, expected->file);
+      EXPECT_EQ(got->is_text, texts);
+      EXPECT_NE(got->digest, 0u);
+    };
+    ASSERT_EQ(entries.size(), kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(entries.hash(i), cache_key(i, texts).hash());
+      expect_entry(i, entry_of(i));
+    }
+    entries.set(7, entry_of(8)), entries.set(8, std::nullopt), entries.set(10, entry_of(9));
+    expect_entry(7, entry_of(8)), expect_entry(8, std::nullopt), expect_entry(9, entry_of(9));
+    expect_entry(10, entry_of(9));
+    EXPECT_THROW(static_cast<void>(entries.at(8)), InternalError);
   }
-  entries.set(7, entry_of(8)), entries.set(8, std::nullopt);
-  expect_entry(entries[7], entry_of(8)), expect_entry(entries[8], std::nullopt), expect_entry(entries[9], entry_of(9));
-  EXPECT_THROW(static_cast<void>(entries.at(8)), InternalError);
+}
+
+TEST(NamedRecords, AreFoundByNameAndComeInTheOrderOfNames) {
+  NamedRecords known;
+  const auto name_of = [](size_t i) {
+    return (i % 3 ? "/a/b " + std::to_string(i % 7) + "/" : "") + std::to_string(i);
+  };
+  constexpr size_t kCount = 3000;
+  for (const size_t more : {0, 5}) {
+    for (size_t i = 0; i < kCount; ++i) {
+      RecordWriter out;
+      out.number(i + more), out.text("of " + name_of(i));
+      known.put(name_of(i), out);
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      auto in = known.find(name_of(i));
+      ASSERT_TRUE(in.has_value()) << name_of(i);
+      EXPECT_EQ(in->number(), i + more);
+      EXPECT_EQ(in->text(), "of " + name_of(i));
+    }
+  }
+  EXPECT_FALSE(known.find(""));
+  EXPECT_FALSE(known.find("/a/b 1/"));
+  EXPECT_FALSE(NamedRecords().find("x"));
+  std::vector<std::string> names, sorted;
+  known.each_by_name([&](const std::string& name, RecordReader in) {
+    names.push_back(name);
+    in.number();
+    EXPECT_EQ(in.text(), "of " + name);
+  });
+  sorted = names;
+  std::ranges::sort(sorted);
+  EXPECT_EQ(names, sorted);
+  EXPECT_EQ(names.size(), kCount);
 }
 
 /// Ten million have room in a rank's memory: some tens of bytes each beside the caption.

@@ -17,6 +17,7 @@
 #include "attention.h"
 #include "host_forms.h"
 #include "memory.h"
+#include "timeline.h"
 
 namespace tessera::testing {
 
@@ -107,8 +108,6 @@ class Touched {
     for (const Tensor& t : written_) writes.push_back(use_of(t, true));
     timeline().also(writes);
   }
-
- private:
   /// Writes the sizes and strides of its operand, not its bytes.
   bool of_shape_alone() const {
     static const std::set<std::string> names = {"aten::resize_",    "aten::set_",     "aten::as_strided_",
@@ -116,6 +115,8 @@ class Touched {
                                                 "aten::transpose_", "aten::detach_"};
     return names.contains(name_);
   }
+
+ private:
   void add(const Tensor& t, bool writes) {
     if (!t.defined() || !t.is_privateuseone()) return;
     if (writes)
@@ -179,10 +180,34 @@ void shape_result(const c10::OperatorHandle& op, Stack* stack, size_t first) {
   stack->push_back(result);
 }
 
+/// How a graph repeats an operator: over the bytes that its operands and results have now, which it does not hold.
+std::function<void()> repetition(const c10::OperatorHandle& op, const Stack& operands, const Stack& results) {
+  HostForms host;
+  Stack from, to;
+  for (const IValue& value : operands) from.push_back(host_form(value, host));
+  for (const IValue& value : results) to.push_back(host_form(value, host));
+  const auto put = [](const Tensor& to, const Tensor& made) {
+    if (to.defined() && to.data_ptr() != made.data_ptr()) to.copy_(made);
+  };
+  return [op, from, to, put] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Stack stack = from;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (to[i].isTensor()) put(to[i].toTensor(), stack[i].toTensor());
+      if (!to[i].isTensorList()) continue;
+      const auto kept = to[i].toTensorVector(), made = stack[i].toTensorVector();
+      for (size_t t = 0; t < kept.size(); ++t) put(kept[t], made[t]);
+    }
+  };
+}
+
 /// Any operator, boxed.
 void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size();
+  const bool repeated = timeline().captures() && !sizes_alone();
+  const Stack operands = repeated ? Stack(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end()) : Stack();
   HostForms host;
   Devices devices(op.operator_name());
   const Work work = work_of(op.operator_name().name, *stack, first);
@@ -208,6 +233,10 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   touched.end();
   if (host_must_wait(op.schema())) timeline().host_waited();
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = device_form((*stack)[i], host);
+  if (repeated && !touched.of_shape_alone())
+    timeline().repeated_by(
+        repetition(op, operands, Stack(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end())));
+  if (repeated && touched.of_shape_alone()) timeline().repeated_by([] {});
 }
 
 Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<at::ScalarType> type,
@@ -229,7 +258,13 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   HostForms host;
   timeline().begin("aten::copy_", {use_of(from, false), use_of(to, true)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (!sizes_alone()) host.of(to).copy_(host.of(from));
+  if (!sizes_alone()) {
+    host.of(to).copy_(host.of(from));
+    timeline().repeated_by([to = host.of(to), from = host.of(from)] {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      to.copy_(from);
+    });
+  }
   if (from.is_cpu() || to.is_cpu()) timeline().host_waited();
   if (to.is_cpu()) timeline().copied_back(static_cast<int64_t>(to.nbytes()));
   return to;
@@ -245,8 +280,12 @@ Tensor& add_product(const Tensor& from, const Tensor& a, const Tensor& b, at::Sc
   timeline().computes(2 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (sizes_alone()) return out;
-  Tensor to = host.of(out);
-  at::addmm_out(to, to, host.of(a).to(at::kFloat), host.of(b).to(at::kFloat), beta, alpha);
+  auto work = [to = host.of(out), a = host.of(a), b = host.of(b), beta, alpha]() mutable {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::addmm_out(to, to, a.to(at::kFloat), b.to(at::kFloat), beta, alpha);
+  };
+  timeline().repeated_by(work);
+  work();
   return out;
 }
 Tensor product_of_halves(const Tensor& a, const Tensor& b, at::ScalarType type) {
@@ -255,8 +294,13 @@ Tensor product_of_halves(const Tensor& a, const Tensor& b, at::ScalarType type) 
   timeline().begin("aten::addmm", {use_of(a, false), use_of(b, false), use_of(out, true)});
   timeline().computes(2 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Tensor to = host.of(out);
-  if (!sizes_alone()) at::mm_out(to, host.of(a).to(at::kFloat), host.of(b).to(at::kFloat));
+  if (sizes_alone()) return out;
+  auto work = [to = host.of(out), a = host.of(a), b = host.of(b)]() mutable {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::mm_out(to, a.to(at::kFloat), b.to(at::kFloat));
+  };
+  timeline().repeated_by(work);
+  work();
   return out;
 }
 

@@ -547,7 +547,8 @@ class Operands {
   void row(ops::RowsIn& rows) { rows.data = flat(rows.data, rows.form, width_, false); }
   void columns(float*& columns, int64_t groups) { values(columns, groups * width_, true); }
   void sums(ops::TableSums& sums, const ops::TableRuns& runs) {
-    if (!sums.table) return;
+    if (!sums.partials) return;
+    if (!sums.table) return values(sums.partials, runs.groups * width_, true);  // left for add_sums()
     const int64_t rows = std::max(span(sums.stride, runs), (sums.fresh - 1) * sums.stride + width_);
     sums_.push_back(read(sums.partials, 4 * runs.groups * width_)), sums_.push_back(written(sums.table, 4 * rows));
     values(sums.partials, runs.groups * width_, true);
@@ -604,6 +605,19 @@ void layer_norm_gradients(const ops::LayerNormGradients& rows) {
   timeline().run("layer_norm_gradients", on.uses(), [n] { ops::layer_norm_gradients(n); });
   on.add_groups();
 }
+void add_sums(const ops::ManyGroupSums& sums) {
+  ops::ManyGroupSums n = sums;
+  std::vector<Use> uses;
+  for (int s = 0; s < n.count; ++s) {
+    ops::GroupSums& sum = n.at[s];
+    Operands on(sum.groups, sum.width);
+    on.in(sum.values);
+    uses.insert(uses.end(), on.uses().begin(), on.uses().end());
+    uses.push_back(written(sum.to, 4 * sum.width));
+    sum.to = shadow(sum.to, sum.width);
+  }
+  timeline().run("add_sums", uses, [n] { ops::add_sums(n); });
+}
 void rms_norm(const ops::RmsNormRows& rows) {
   ops::RmsNormRows n = rows;
   Operands on(n.tokens, n.width);
@@ -648,12 +662,26 @@ void gelu_gradients(const ops::GeluGradients& rows) {
   on.columns(n.columns, div_up(n.tokens, int64_t{ops::kGroupTokens}));
   timeline().run("gelu_gradients", on.uses(), [n] { ops::gelu_gradients(n); });
 }
+void silu_glu(const ops::GluRows& rows) {
+  ops::GluRows n = rows;
+  Operands on(1, n.values);
+  on.in(n.x), on.in(n.gate), on.out(n.y);
+  timeline().run("silu_glu", on.uses(), [n] { ops::silu_glu(n); });
+}
+void silu_glu_gradients(const ops::GluGradients& rows) {
+  ops::GluGradients n = rows;
+  Operands on(1, n.values);
+  on.in(n.dy), on.in(n.x), on.in(n.gate), on.out(n.dx), on.out(n.dgate);
+  timeline().run("silu_glu_gradients", on.uses(), [n] { ops::silu_glu_gradients(n); });
+}
 void quantise_lines(const ops::QuantisedLines& lines) {
   ops::QuantisedLines n = lines;
   Operands on(n.rows, n.width);
   on.in(n.x);
   std::vector<Use> uses = on.uses();
   uses.push_back(written(n.codes, n.lines() * n.stride)), uses.push_back(written(n.scales, 4 * n.lines()));
+  if (n.counts)
+    uses.push_back(written(n.counts, 3 * static_cast<int64_t>(sizeof(double)))), n.counts = shadow(n.counts, 3);
   n.codes = shadow(n.codes, n.lines() * n.stride), n.scales = shadow(n.scales, n.lines());
   timeline().run("quantise_lines", uses, [n] { ops::quantise_lines(n); });
 }
@@ -674,7 +702,7 @@ void taps_at(T*& entries, const ops::TapTable& table, int64_t rows, bool writes,
 void depthwise(const ops::DepthwiseRows& rows) {
   ops::DepthwiseRows n = rows;
   Operands x(n.table.sources, n.width), w(n.table.taps, n.width), bias(1, n.width), y(n.table.rows, n.width);
-  x.in(n.x), w.in(n.w), bias.in(n.bias), y.out(n.y);
+  x.in(n.x), w.in(n.w), bias.in(n.bias), y.out(n.y), y.in(n.through);
   std::vector<Use> uses = together({&x, &w, &bias, &y});
   taps_at(n.table.source, n.table, n.table.rows, false, uses);
   timeline().run("depthwise", uses, [n] { ops::depthwise(n); });
@@ -791,6 +819,13 @@ const device::Backend kTable = {
     .has_happened = placed<[](device::Event event) { return timeline().has_happened(event); }>,
     .seconds_between =
         placed<[](device::Event from, device::Event to) { return timeline().seconds_between(from, to); }>,
+    .begin_graph = placed<[] { timeline().begin_graph(); }>,
+    .end_graph = placed<[]() -> device::Graph { return timeline().end_graph(); }>,
+    .launch = placed<[](device::Graph graph) { timeline().launch(*static_cast<SimulatedGraph*>(graph)); }>,
+    .free_graph = placed<[](device::Graph graph) { delete static_cast<SimulatedGraph*>(graph); }>,
+    .graph_nodes = placed<[](device::Graph graph) {
+      return static_cast<int64_t>(static_cast<SimulatedGraph*>(graph)->nodes.size());
+    }>,
     .write_word = placed<write_word>,
     .fault = placed<[] { return timeline().fault(); }>,
     .label = [](const std::string& what) { timeline().label(what); },
@@ -857,6 +892,9 @@ const device::Backend kTable = {
     .state_results = placed<state_results>,
     .state_gradients = placed<state_gradients>,
     .state_result_gradients = placed<state_result_gradients>,
+    .add_sums = placed<add_sums>,
+    .silu_glu = placed<silu_glu>,
+    .silu_glu_gradients = placed<silu_glu_gradients>,
 };
 
 }  // namespace

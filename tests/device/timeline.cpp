@@ -125,9 +125,11 @@ void Timeline::record(device::Event event) {
   check();
   issue(stream, {});
   auto& state = *static_cast<EventState*>(event);
+  const bool captured = stream.captured >= 0;
   const auto seconds = state.timed ? std::make_shared<std::atomic<double>>(now()) : nullptr;
   if (seconds && delays() && !stream.first) push(stream, [seconds] { *seconds = now(); });
   state = {stream.clock, mine().label, &stream, stream.given, state.timed, seconds};
+  if (captured) state.capture = capture_, state.behind = stream.behind;
 }
 
 bool Timeline::forgets(const EventState& event) const {
@@ -141,6 +143,7 @@ void Timeline::wait_for(device::Event event) {
   const EventState seen = *static_cast<EventState*>(event);  // as it is now: it may be recorded again
   if (forgets(seen)) return;
   StreamState& stream = current();
+  join_capture(stream, seen);
   join(stream.clock, seen.clock);
   if (!delays() || !seen.stream) return;
   if (stream.first) return drain(*seen.stream, seen.place, lock);
@@ -155,6 +158,7 @@ void Timeline::await(device::Event event) {
   check();
   const EventState seen = *static_cast<EventState*>(event);
   if (forgets(seen)) return;
+  check_uncaptured(seen);
   ++counts_.waits;
   join(mine().known, seen.clock);
   if (seen.stream) drain(*seen.stream, seen.place, lock);
@@ -165,6 +169,7 @@ bool Timeline::has_happened(device::Event event) {
   check();
   const auto& seen = *static_cast<EventState*>(event);
   if (forgets(seen)) return true;
+  check_uncaptured(seen);
   if (pending(seen)) return false;
   join(mine().known, seen.clock);
   return true;
@@ -185,6 +190,7 @@ void Timeline::slow_down(std::string label, double seconds) {
 
 void Timeline::await_all() {
   std::unique_lock lock(mutex_);
+  check_wait();
   ++counts_.waits;
   for (size_t s = 0; s < streams_.size(); ++s) {
     join(mine().known, streams_[s]->clock);
@@ -208,6 +214,7 @@ void Timeline::run(const char* what, const std::vector<Use>& uses, std::function
     name(what);
     issue(stream, uses);
     count(uses);
+    keep(stream, uses, work);
     if (delays() && !stream.first) return push(stream, std::move(work));
   }
   const bool computes = !sizes_alone() || std::string_view(what) == "word";  // progress is the host's to read
@@ -222,6 +229,7 @@ void Timeline::begin(const std::string& what, const std::vector<Use>& uses) {
   name(what);
   issue(stream, uses);
   count(uses);
+  keep(stream, uses, {});
   drain(stream, stream.given, lock);
 }
 
@@ -230,6 +238,9 @@ void Timeline::also(const std::vector<Use>& uses) {
   StreamState& stream = current();
   for (const Use& use : uses) compare(stream, stream.clock, use);
   count(uses);
+  if (stream.captured < 0 || mine().node < 0) return;
+  std::vector<Use>& kept = graph_->nodes[static_cast<size_t>(mine().node)].uses;
+  kept.insert(kept.end(), uses.begin(), uses.end());
 }
 
 void Timeline::name(const std::string& what) {
@@ -284,6 +295,7 @@ void Timeline::host_uses(const Use& use) {
 
 void Timeline::host_waited() {
   std::unique_lock lock(mutex_);
+  check_wait();
   ++counts_.waits;
   StreamState& stream = current();
   join(mine().known, stream.clock);
@@ -304,6 +316,139 @@ void Timeline::forget_waits(std::string waiter, std::string recorder) {
   const std::lock_guard lock(mutex_);
   forgotten_waiter_ = std::move(waiter), forgotten_recorder_ = std::move(recorder);
   found_ = false;
+}
+
+// Graphs
+
+namespace {
+
+void join_places(std::vector<int64_t>& behind, const std::vector<int64_t>& other) {
+  if (behind.size() < other.size()) behind.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) behind[i] = std::max(behind[i], other[i]);
+}
+
+}  // namespace
+
+void Timeline::begin_graph() {
+  const std::lock_guard lock(mutex_);
+  check();
+  TORCH_CHECK(!graph_, "a graph is begun within another");
+  graph_ = std::make_unique<SimulatedGraph>();
+  origin_ = &current();
+  capturer_ = std::this_thread::get_id();
+  captured_ = {origin_};
+  origin_->captured = 0, origin_->nodes = 0, origin_->behind.clear();
+  ++capture_;
+}
+
+SimulatedGraph* Timeline::end_graph() {
+  const std::lock_guard lock(mutex_);
+  check();
+  TORCH_CHECK(graph_ && &current() == origin_, "a graph is ended that this stream has not begun");
+  const std::unique_ptr<SimulatedGraph> graph = std::move(graph_);
+  const std::vector<StreamState*> streams = std::move(captured_);
+  const std::vector<int64_t> joined = origin_->behind;
+  for (StreamState* stream : streams) stream->captured = -1;
+  for (size_t s = 1; s < streams.size(); ++s)
+    TORCH_CHECK((s < joined.size() ? joined[s] : 0) == streams[s]->nodes,
+                "the capture was ended with work of a stream that is not joined (cudaErrorStreamCaptureUnjoined), of ",
+                streams[s]->label);
+  std::erase_if(graph->nodes, [](const GraphNode& node) { return node.uses.empty(); });  // views
+  for (const GraphNode& node : graph->nodes)
+    TORCH_CHECK(sizes_alone() || node.work, "the simulated device cannot repeat ", node.what, " of ", node.label);
+  constexpr size_t kMost = 16;
+  if (made_.size() == kMost) made_.erase(made_.begin());
+  made_.push_back(graph->nodes);
+  return std::make_unique<SimulatedGraph>(std::move(*graph)).release();
+}
+
+/// Node after node, each time one of a stream drawn from those whose next one need wait for nothing more.
+void Timeline::launch(SimulatedGraph& graph) {
+  size_t streams = 0;
+  for (const GraphNode& node : graph.nodes) streams = std::max(streams, static_cast<size_t>(node.stream) + 1);
+  std::vector<std::vector<const GraphNode*>> open(streams);
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node)
+    open[static_cast<size_t>(node->stream)].push_back(&*node);
+  const auto ready = [&](const GraphNode& node) {
+    for (size_t s = 0; s < streams; ++s)  // the next one of the other stream is none that this one is behind
+      if (s != static_cast<size_t>(node.stream) && s < node.behind.size() && !open[s].empty() &&
+          open[s].back()->place < node.behind[s])
+        return false;
+    return true;
+  };
+  std::mt19937 random(static_cast<unsigned>(++graph.launches));
+  for (size_t left = graph.nodes.size(); left > 0; --left) {
+    std::vector<size_t> next;
+    for (size_t s = 0; s < streams; ++s)
+      if (!open[s].empty() && ready(*open[s].back())) next.push_back(s);
+    TORCH_CHECK(!next.empty(), "the nodes of a graph wait for each other");
+    std::vector<const GraphNode*>& chosen = open[next[random() % next.size()]];
+    const GraphNode& node = *chosen.back();
+    chosen.pop_back();
+    const std::string before = std::exchange(mine().label, node.label);
+    run(
+        node.what.c_str(), node.uses, node.work ? node.work : [] {});
+    mine().label = before;
+  }
+}
+
+/// Work of a stream that is captured.
+void Timeline::keep(StreamState& stream, const std::vector<Use>& uses, std::function<void()> work) {
+  mine().node = -1;
+  if (stream.captured < 0) return;
+  TORCH_CHECK(&stream != origin_ || capturer_ == std::this_thread::get_id(), "another thread gives ", *mine().what,
+              " to the stream that is captured, and it would become part of the graph: ", mine().label);
+  mine().node = static_cast<int64_t>(graph_->nodes.size());
+  graph_->nodes.push_back(
+      {mine().label, *mine().what, stream.captured, stream.nodes, stream.behind, uses, std::move(work)});
+  ++stream.nodes;
+  const auto own = static_cast<size_t>(stream.captured);
+  if (stream.behind.size() <= own) stream.behind.resize(own + 1);
+  stream.behind[own] = stream.nodes;
+}
+
+void Timeline::repeated_by(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (current().captured >= 0 && mine().node >= 0)
+    graph_->nodes[static_cast<size_t>(mine().node)].work = std::move(work);
+}
+
+bool Timeline::captures() {
+  const std::lock_guard lock(mutex_);
+  return current().captured >= 0;
+}
+
+std::vector<std::vector<GraphNode>> Timeline::take_captured() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(made_, {});
+}
+
+/// A stream that waits for an event of the capture becomes part of it.
+void Timeline::join_capture(StreamState& stream, const EventState& event) {
+  const bool captured = graph_ && event.capture == capture_;
+  TORCH_CHECK(event.capture == 0 || captured,
+              "a stream waits for an event of a graph that is not being captured (cudaErrorInvalidResourceHandle), ",
+              mine().label, " for ", event.label);
+  if (!event.stream) return;  // never recorded
+  TORCH_CHECK(stream.captured < 0 || captured,
+              "a captured stream waits for an event from before (cudaErrorStreamCaptureIsolation), ", mine().label,
+              " for ", event.label);
+  if (!captured) return;
+  if (stream.captured < 0) {
+    stream.captured = static_cast<int>(captured_.size()), stream.nodes = 0, stream.behind.clear();
+    captured_.push_back(&stream);
+  }
+  join_places(stream.behind, event.behind);
+}
+
+void Timeline::check_uncaptured(const EventState& event) const {
+  TORCH_CHECK(event.capture == 0, "the host asks for an event of a graph (cudaErrorCapturedEvent), ", mine().label,
+              " for ", event.label);
+}
+
+void Timeline::check_wait() {
+  TORCH_CHECK(current().captured < 0,
+              "the host waits for a stream that is captured (cudaErrorStreamCaptureUnsupported), in ", mine().label);
 }
 
 // Uses

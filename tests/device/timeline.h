@@ -20,6 +20,10 @@
 // TESSERA_SERIAL=1 that call throws. With TESSERA_SIMULATED_SLOW="1,stash" work of that label takes a minute on device 1,
 // where it has a stream other than the first.
 //
+// Graphs: work is done as it is captured, so that operators have results, and again by each launch, in an order drawn from those
+// that the streams and events of the capture allow. As CUDA, a capture refuses to wait for an event from before it, a wait of
+// the host, and an end before all of its streams are joined.
+//
 // With TESSERA_SIMULATED_LAUNCHES=FILE what the device is given is written to FILE, JSON objects to be added up by label and
 // work (scripts/roofline-page does).
 #include <atomic>
@@ -60,6 +64,20 @@ struct HostCounts {
 struct Launches {
   int64_t count = 0, read = 0, written = 0;
   double flops = 0;
+};
+
+/// Work that a graph repeats.
+struct GraphNode {
+  std::string label, what;      // what the thread was labelled with, and the work
+  int stream = 0;               // counted in the order in which streams came to the capture
+  int64_t place = 0;            // of the node on its stream
+  std::vector<int64_t> behind;  // by stream: how many of its nodes are certainly done when this one begins
+  std::vector<Use> uses = {};
+  std::function<void()> work = {};
+};
+struct SimulatedGraph {
+  std::vector<GraphNode> nodes;
+  int64_t launches = 0;
 };
 
 class Timeline {
@@ -105,6 +123,15 @@ class Timeline {
   /// Nobody has used these bytes.
   void forget(const void* begin, int64_t bytes);
 
+  void begin_graph();
+  SimulatedGraph* end_graph();
+  void launch(SimulatedGraph& graph);
+  /// How a launch repeats the work that the thread began last by begin(): nothing but views or sizes needs no such way.
+  void repeated_by(std::function<void()> work);
+  bool captures();  ///< the calling thread's stream
+  /// Those that were made last, newest last; they may be freed already.
+  std::vector<std::vector<GraphNode>> take_captured();
+
   HostCounts take_counts();
   /// By label and work, since it was last asked.
   std::map<std::pair<std::string, std::string>, Launches> take_launches();
@@ -134,6 +161,9 @@ class Timeline {
     std::deque<Job> queue;
     std::thread thread;
     bool stop = false;
+    int captured = -1;  // its place among the streams of the capture
+    int64_t nodes = 0;  // that it has of it
+    std::vector<int64_t> behind;
   };
   struct EventState {
     Clock clock;
@@ -142,6 +172,8 @@ class Timeline {
     uint64_t place = 0;
     bool timed = false;
     std::shared_ptr<std::atomic<double>> seconds;  // when the stream came to it
+    int64_t capture = 0;                           // number of the capture that it is part of; 0: none
+    std::vector<int64_t> behind = {};
   };
   struct LastUse {
     int stream;
@@ -159,6 +191,7 @@ class Timeline {
     std::string label;
     const std::string* what = nullptr;
     bool counted = false;  // among the launches
+    int64_t node = -1;     // of the graph being captured: its last work
   };
 
   static ThreadState& mine();
@@ -178,6 +211,10 @@ class Timeline {
   void drain(StreamState& stream, uint64_t place, std::unique_lock<std::mutex>& lock);
   void serve(StreamState& stream);
   void fail_if_wanted();
+  void keep(StreamState& stream, const std::vector<Use>& uses, std::function<void()> work);
+  void join_capture(StreamState& stream, const EventState& event);
+  void check_uncaptured(const EventState& event) const;
+  void check_wait();
   void check() const;
   bool pending(const EventState& event) const { return event.stream && event.stream->done < event.place; }
 
@@ -194,6 +231,12 @@ class Timeline {
   HostCounts counts_;
   std::map<std::pair<std::string, std::string>, Launches> launches_;
   std::FILE* launches_log_ = nullptr;
+  std::unique_ptr<SimulatedGraph> graph_;  // being captured
+  StreamState* origin_ = nullptr;
+  std::thread::id capturer_;
+  std::vector<StreamState*> captured_;
+  int64_t capture_ = 0;  // its number
+  std::vector<std::vector<GraphNode>> made_;
   std::string forgotten_waiter_, forgotten_recorder_;
   std::string slowed_;
   /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.

@@ -169,6 +169,19 @@ TEST_F(Distillation, MatchingMovesWhatTheMaskCounts) {
   EXPECT_THROW(matching_loss(x, fake, real, at::zeros({2, 3})), UserError);
 }
 
+TEST_F(Distillation, ExitsAreDrawnAlikeAndByTheStepAlone) {
+  constexpr int64_t kSteps = 4, kDraws = 4000;
+  std::vector<int> counts(kSteps, 0);
+  for (int64_t step = 1; step <= kDraws; ++step) {
+    const int64_t exit = drawn_exit(7, step, kSteps);
+    ASSERT_TRUE(exit >= 0 && exit < kSteps);
+    ASSERT_EQ(exit, drawn_exit(7, step, kSteps));
+    ++counts[static_cast<size_t>(exit)];
+  }
+  for (const int count : counts) EXPECT_NEAR(count, kDraws / kSteps, 120);
+  EXPECT_EQ(drawn_exit(7, 3, 1), 0);
+}
+
 TEST_F(Distillation, SigmasAreTheNearestOfTheTable) {
   const std::vector<double> sigmas = shifted_sigmas(7);
   ASSERT_EQ(sigmas.size(), 1000u);

@@ -103,5 +103,18 @@ TEST(ExpertOrder, AnExpertWithoutAShareHasNone) {
   EXPECT_EQ(order.done(1, 500), 500);
 }
 
+TEST(ExpertOrder, ACriticHasTheStepsBetweenThoseOfItsStudent) {
+  ExpertOrder order({.seed = 3, .experts = 2, .cycle = 3});
+  order.extend(4, {0.5, 0.5});
+  order.extend(4, {0.1, 0.9});  // a later part of the run goes on in the cycle
+  const std::vector<size_t> expected = {0, 1, 1, 0, 1, 1, 0, 1};
+  const std::vector<int64_t> own = {1, 1, 2, 2, 3, 4, 3, 5};
+  for (int64_t step = 1; step <= 8; ++step) {
+    EXPECT_EQ(order.expert(step), expected[static_cast<size_t>(step - 1)]) << step;
+    EXPECT_EQ(order.own_step(step), own[static_cast<size_t>(step - 1)]) << step;
+  }
+  EXPECT_EQ(order.done(0, 6), 2);
+}
+
 }  // namespace
 }  // namespace tessera::diffusion

@@ -595,5 +595,176 @@ TEST(FlowMatchingObjective, OfRanksThatShareTokensIsThatOfOneSampleBySampleAndMi
   }
 }
 
+// Timesteps of chunks.
+
+constexpr int kEntries = 1000;
+Options of_sana(double shift = 3) { return {.timesteps = Timesteps::nvlabs, .shift = shift}; }
+
+/// Of each entry of NVlabs' table: the probability that floor(1000 sigmoid(z)) is it, of a normal z.
+std::vector<double> logit_normal_entries() {
+  const auto below = [](int i) {
+    if (i <= 0) return 0.0;
+    if (i >= kEntries) return 1.0;
+    const double u = i / static_cast<double>(kEntries);
+    return 0.5 * std::erfc(-std::log(u / (1 - u)) / std::sqrt(2.0));
+  };
+  std::vector<double> p;
+  for (int i = 0; i < kEntries; ++i) p.push_back(below(i + 1) - below(i));
+  return p;
+}
+double choose(double n, double k) { return std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)); }
+
+/// The distribution of the entry of chunk `f` of `chunks`, as it is stated: one chunk, any of them, has the draw, and from
+/// there on entries to the right have weights C(T-1-t+K-1-f, K-1-f) from their left neighbour's on, entries to the left
+/// C(t+f, f) up to their right neighbour's.
+std::vector<double> stated(int f, int chunks) {
+  std::vector<double> sum(kEntries, 0.0);
+  for (int anchor = 0; anchor < chunks; ++anchor) {
+    std::vector<double> p = logit_normal_entries();
+    for (int at = anchor; at != f; at += f > anchor ? 1 : -1) {
+      const int next = f > anchor ? at + 1 : at - 1, more = f > anchor ? chunks - 1 - next : next;
+      std::vector<double> moved(kEntries, 0.0), weight, all(kEntries + 1, 0.0);
+      for (int t = 0; t < kEntries; ++t) weight.push_back(choose((f > anchor ? kEntries - 1 - t : t) + more, more));
+      for (int t = 0; t < kEntries; ++t)
+        all[static_cast<size_t>(t) + 1] = all[static_cast<size_t>(t)] + weight[static_cast<size_t>(t)];
+      for (int from = 0; from < kEntries; ++from) {
+        const auto i = static_cast<size_t>(from);
+        const double mass = f > anchor ? all[kEntries] - all[i] : all[i + 1];
+        for (int t = f > anchor ? from : 0; t < (f > anchor ? kEntries : from + 1); ++t)
+          moved[static_cast<size_t>(t)] += p[i] * weight[static_cast<size_t>(t)] / mass;
+      }
+      p = moved;
+    }
+    for (size_t t = 0; t < sum.size(); ++t) sum[t] += p[t] / chunks;
+  }
+  return sum;
+}
+/// The largest distance between the distribution of the entries and what is stated.
+double farthest(const std::vector<int>& entries, const std::vector<double>& p) {
+  std::vector<double> counts(kEntries, 0.0);
+  for (const int entry : entries) counts[static_cast<size_t>(entry)] += 1.0 / static_cast<double>(entries.size());
+  double drawn = 0, stated = 0, most = 0;
+  for (size_t t = 0; t < p.size(); ++t)
+    drawn += counts[t], stated += p[t], most = std::max(most, std::abs(drawn - stated));
+  return most;
+}
+
+TEST(ChunksOfFrames, HaveTheStatedDistributions) {
+  constexpr int kDrawn = 20000;
+  constexpr double kNear = 0.0136;  // that of one draw in a thousand, 1.92 / sqrt(20000)
+  const Options options = of_sana(1);
+  for (const bool incremental : {false, true})
+    for (const std::vector<int64_t>& starts : {std::vector<int64_t>{0, 4}, {0, 2, 5}}) {
+      const auto chunks = static_cast<int>(starts.size());
+      std::vector<std::vector<int>> entries(starts.size());
+      double together = 0;
+      for (int64_t place = 0; place < kDrawn; ++place) {
+        const auto frames = draw_frames(options, {starts, incremental}, 7, false, 9, 2, place);
+        ASSERT_EQ(frames.size(), 7U);
+        for (size_t c = 0; c < starts.size(); ++c) {
+          const auto first = static_cast<size_t>(starts[c]),
+                     end = c + 1 < starts.size() ? static_cast<size_t>(starts[c + 1]) : 7;
+          for (size_t f = first; f < end; ++f) ASSERT_EQ(frames[f].sigma, frames[first].sigma) << "one timestep";
+          entries[c].push_back(static_cast<int>(std::lround(1000 * frames[first].sigma)));
+          if (c > 0 && incremental) ASSERT_GE(entries[c].back(), entries[c - 1].back());
+        }
+        together += (entries[0].back() < 500) == (entries[1].back() < 500);
+      }
+      for (int c = 0; c < chunks; ++c)
+        EXPECT_LE(farthest(entries[static_cast<size_t>(c)], incremental ? stated(c, chunks) : logit_normal_entries()),
+                  kNear)
+            << "chunk " << c << " of " << chunks << (incremental ? ", incremental" : "");
+      if (!incremental) EXPECT_NEAR(together / kDrawn, 0.5, 0.02) << "chunks know nothing of each other";
+    }
+}
+
+TEST(ChunksOfFrames, GrowOfContinuousDistributionsToo) {
+  for (int64_t place = 0; place < 2000; ++place) {
+    const auto frames = draw_frames({.shift = 5}, {{0, 1, 2, 3}, true}, 4, false, 1, 1, place);
+    for (size_t f = 1; f < frames.size(); ++f) ASSERT_GE(frames[f].t, frames[f - 1].t);
+    ASSERT_GE(frames[0].t, 0);
+    ASSERT_LE(frames[3].t, 1000);
+  }
+}
+
+TEST(ChunksOfFrames, HaveOneTimestepInTheirShareOfClipsAndOfAClipThatIsNoLonger) {
+  int same = 0;
+  constexpr int kDrawn = 4000;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    const auto frames = draw_frames(of_sana(), {{0, 3}, false, 0.3}, 5, false, 4, 7, place);
+    same += frames[0].t == frames[4].t;
+    const auto shorter = draw_frames(of_sana(), {{0, 3}}, 3, false, 4, 7, place);
+    ASSERT_EQ(shorter.size(), 3U);
+    ASSERT_EQ(shorter[0].t, draw(of_sana(), 4, 7, place).t) << "the clip's own";
+    ASSERT_EQ(shorter[2].t, shorter[0].t);
+  }
+  EXPECT_NEAR(same / static_cast<double>(kDrawn), 0.3, 0.025);
+}
+
+TEST(ChunksOfFrames, GiveEachFrameTheNoiseOfItsTimestepAndAGivenOneItsOwn) {
+  net::Conditions takes;
+  takes.clean_first = takes.chunks_in_time = true;
+  const at::Tensor latent = at::randn({3, 6, 2, 2});
+  NoiseSettings settings{.seed = 8, .timesteps = of_sana()};
+  std::vector<int> first;
+  for (int64_t place = 0; place < 3000; ++place) {
+    settings.image_share = place % 2 ? 1 : 0;
+    settings.chunks = {{0, 2}, place % 4 > 1, 0.2, 0.25};
+    const TrainingSample sample = noised(settings, takes, {latent, at::ones({5, 4})}, 3, place);
+    const at::Tensor noise = sample.velocity + latent, t = sample.input.extra.at("t");
+    ASSERT_EQ(t.scalar_type(), at::kDouble);
+    ASSERT_EQ(t.numel(), 6);
+    const auto drawn = draw_frames(settings.timesteps, settings.chunks, 6, place % 2 == 1, 8, 3, place);
+    double sum = 0;
+    for (int64_t f = 0; f < 6; ++f) {
+      const double sigma = drawn[static_cast<size_t>(f)].sigma;
+      ASSERT_EQ(t[f].item<double>(), std::trunc(1000 * sigma)) << "as NVlabs' trainer tells the model";
+      sum += t[f].item<double>();
+      const at::Tensor noisy = (1 - sigma) * latent.select(1, f) + sigma * noise.select(1, f);
+      ASSERT_TRUE(at::allclose(sample.input.x.select(1, f), noisy, 1e-5, 1e-5));
+      if (f == 0 && place % 2) {
+        ASSERT_TRUE(at::allclose(sample.input.extra.at("image_latent").select(1, 0), noisy, 1e-5, 1e-5));
+        const double u = unshift_sigma(sigma, 3);
+        first.push_back(static_cast<int>(std::lround(1000 * u)));
+      }
+    }
+    ASSERT_EQ(sample.input.extra.contains("image_latent"), place % 2 == 1);
+    ASSERT_NEAR(sample.input.t, sum / 6, 1e-9);
+    ASSERT_EQ(sample.weight, 1);
+    ASSERT_TRUE(sample.frame_weights.empty());
+  }
+  std::vector<double> even(kEntries, 0.0);
+  for (int i = 0; i < 250; ++i) even[static_cast<size_t>(i)] = 1 / 250.0;
+  EXPECT_LE(farthest(first, even), 0.05) << "of the whole part of a quarter of an even number";
+}
+
+TEST(ChunksOfFrames, WeighEachFrameByItsOwnTimestepAndLeavePicturesAndOtherModelsAsTheyAre) {
+  NoiseSettings settings{.seed = 8, .timesteps = {.weighting = Weighting::sigma}};
+  const NoiseSettings plain = settings;
+  settings.chunks = {{0, 2}};
+  net::Conditions takes;
+  takes.chunks_in_time = true;
+  const CleanSample clip{at::randn({3, 4, 2, 2}), at::ones({5, 4})}, picture{at::randn({3, 1, 2, 2}), at::ones({5, 4})};
+  const TrainingSample sample = noised(settings, takes, clip, 1, 2);
+  ASSERT_EQ(sample.frame_weights.size(), 4U);
+  for (int64_t f = 0; f < 4; ++f)
+    EXPECT_NEAR(sample.frame_weights[static_cast<size_t>(f)], sample.input.extra.at("t")[f].item<double>() / 1000,
+                1e-6);
+  EXPECT_EQ(sample.weight, 1);
+  takes.clean_first = true, settings.image_share = 1;
+  const TrainingSample begun = noised(settings, takes, clip, 1, 2);
+  ASSERT_EQ(begun.frame_weights.size(), 3U) << "of the frames that are predicted";
+  for (int64_t f = 1; f < 4; ++f)
+    EXPECT_NEAR(begun.frame_weights[static_cast<size_t>(f) - 1], begun.input.extra.at("t")[f].item<double>() / 1000,
+                1e-6);
+  takes.clean_first = false;
+  for (const auto& [of, model] : {std::pair(picture, takes), {clip, net::Conditions()}}) {
+    const TrainingSample without = noised(plain, model, of, 1, 2), with = noised(settings, model, of, 1, 2);
+    EXPECT_TRUE(at::equal(with.input.x, without.input.x));
+    EXPECT_FALSE(with.input.extra.contains("t"));
+    EXPECT_EQ(with.weight, without.weight);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::diffusion

@@ -37,7 +37,7 @@ TEST(StepNumbers, CountEachGradientOnceWhetherItWasAddedOrIsThere) {
   StepNumbers numbers(store);
   for (int step = 0; step < 2; ++step) {
     Counted objective;
-    numbers.begin();
+    numbers.begin(/*counts_fp8=*/false);
     if (step == 1) {
       numbers.add(1, store.grad(1));
       store.grad(1).fill_(100);  // gone before the norm
@@ -52,7 +52,7 @@ TEST(StepNumbers, ErrorsOfQuantisedActivationsAreThoseSinceTheyWereTaken) {
   ToyRank rank(toy, toy.plan());
   for (int u = 0; u < rank.store().units(); ++u) rank.store().grad(u).zero_();
   StepNumbers numbers(rank.store());
-  numbers.begin();
+  numbers.begin(/*counts_fp8=*/false);
   CompressionError& error = numbers.compression_error();
   error.squares[0][0].fill_(4), error.squares[0][1].fill_(16);
   error.unread = 1;
@@ -62,6 +62,29 @@ TEST(StepNumbers, ErrorsOfQuantisedActivationsAreThoseSinceTheyWereTaken) {
   EXPECT_EQ(taken.count, 1);
   EXPECT_DOUBLE_EQ(taken.most, 0.5);
   EXPECT_EQ(numbers.take_compression_error().count, 0);
+}
+
+TEST(StepNumbers, WhatProductsIn8BitsLoseIsOfTheStepsThatCountIt) {
+  const Toy toy;
+  ToyRank rank(toy, toy.plan());
+  for (int u = 0; u < rank.store().units(); ++u) rank.store().grad(u).zero_();
+  StepNumbers numbers(rank.store());
+  Counted objective;
+  for (int step = 0; step < 2; ++step) {
+    numbers.begin(/*counts_fp8=*/true);
+    for (int i = 0; i < ops::kFp8Counts; ++i) numbers.fp8_counts(1)[i] += i + 1;
+    numbers.read(objective);
+    EXPECT_EQ(objective.found, (std::vector<double>{1.5, 2.5})) << "the objective's numbers stay its own";
+    EXPECT_EQ(numbers.fp8_counts(1), nullptr) << "what follows the norm belongs to no step";
+    const std::vector<double> all = numbers.take_fp8();
+    ASSERT_EQ(all.size(), static_cast<size_t>(rank.store().units() * ops::kFp8Counts));
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(all[i], i / ops::kFp8Counts == 1 ? static_cast<double>(i % ops::kFp8Counts + 1) : 0.0) << i;
+  }
+  numbers.begin(/*counts_fp8=*/false);
+  EXPECT_EQ(numbers.fp8_counts(1), nullptr);
+  numbers.read(objective);
+  EXPECT_TRUE(numbers.take_fp8().empty());
 }
 
 /// Two forwards, a gather that ends while compute waits, and an update that is no work of samples.

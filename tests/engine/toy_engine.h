@@ -141,13 +141,14 @@ class ToyRank {
   /// One of several ranks, which are threads (ranks.h). Each takes the micro-batches behind those of the rank before.
   ToyRank(const Toy& toy, const plan::Plan& plan, const comm::Rendezvous& place)
       : ToyRank(toy, plan, plan::compile_train(toy.spec(), plan, place.rank), place, false) {}
-  ToyRank(const Toy& toy, const plan::Plan& plan, plan::Schedule schedule, const comm::Rendezvous& place, bool poison)
+  ToyRank(const Toy& toy, const plan::Plan& plan, plan::Schedule schedule, const comm::Rendezvous& place, bool poison,
+          bool graphs = false)
       : toy_(toy),
         rank_(place.rank),
         program_(std::make_shared<const plan::Program>(plan, std::move(schedule))),
         comm_(place, plan.mesh),
         engine_(toy.units(), toy.spec(), plan, comm_, place.rank,
-                {.nvme = {"/tmp", /*checksum=*/true}, .poison = poison}) {
+                {.nvme = {"/tmp", /*checksum=*/true}, .poison = poison, .graphs = graphs}) {
     engine_.use(*program_);
     engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.weight_decay = 0}));
     fill_shards(store(), fill);
@@ -158,7 +159,8 @@ class ToyRank {
 
   comm::Comm& comm() { return comm_; }
   double lr = 1e-2;
-  bool skips = false;  ///< the steps to come have no update
+  int64_t samples = 2;  ///< of each micro-batch of the steps to come
+  bool skips = false;   ///< the steps to come have no update
 
   /// One optimiser step; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {
@@ -179,7 +181,7 @@ class ToyRank {
     ToyStep found;
     const net::StepControl control{step, lr, 1.0};
     const int first = rank_ * program_->schedule.micros;
-    ToyObjective objective(toy_, step, first, found.outputs);
+    ToyObjective objective(toy_, step, first, samples, found.outputs);
     Pass pass{.program = program_, .step = step};
     if (program_->plan.update == plan::Update::in_backward) pass.ahead = control;
     StepRun half = engine_.run(pass, objective, {});
@@ -191,18 +193,20 @@ class ToyRank {
  private:
   class ToyObjective final : public net::Objective {
    public:
-    ToyObjective(const Toy& toy, int64_t step, int first, std::vector<Tensor>& outputs)
-        : toy_(toy), step_(step), first_(first), outputs_(outputs) {}
-    net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, first_ + micro), 2); }
+    ToyObjective(const Toy& toy, int64_t step, int first, int64_t samples, std::vector<Tensor>& outputs)
+        : toy_(toy), step_(step), first_(first), samples_(samples), outputs_(outputs) {}
+    net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, first_ + micro), samples_); }
     Tensor gradient(const Tensor& out, const net::Batch&, int) override {
       outputs_.push_back(out.clone());
       return Toy::loss_gradient(out);
     }
+    std::optional<std::string> given(int) override { return ""; }
 
    private:
     const Toy& toy_;
     const int64_t step_;
     const int first_;
+    const int64_t samples_;
     std::vector<Tensor>& outputs_;
   };
 

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/job/encoders.h"
 #include "tessera/job/experts.h"
 #include "tessera/job/given_checks.h"
@@ -233,6 +233,9 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
       {{{"experts.boundary", "0.5"}}, "experts.boundary = 0.5 has no effect"},
       {{{"train.micro_batch", "5"}}, "train.micro_batch = 5 is more than the samples of a rank: micro-batches have 4"},
       {{{"run.steps", "10"}}, "train.warmup_steps = 20 never ends: run.steps = 10"},
+      {{{"diffusion.chunk_same_share", "0.2"}}, "diffusion.chunk_same_share = 0.2 has no effect: it belongs to"},
+      {{{"diffusion.chunk_draws", "incremental"}}, "diffusion.chunk_draws = incremental has no effect"},
+      {{{"sample.chunk_reach", "2"}}, "sample.chunk_reach = 2 has no effect: sample.chunk = 0 makes clips whole"},
       {{{"lora.base_dtype", "int8"}}, "lora.base_dtype = int8 has no effect: train.mode = \"lora\""},
       {{{"model.preset", "wan2.1-t2v-1.3b"}},
        "model.preset = wan2.1-t2v-1.3b is changed by model.config, which gives dim"},
@@ -387,6 +390,63 @@ TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {
   const std::string named = said({{"model.path", "Wan2.1-T2V-1.3B"}, {"data.vae", "wan2.1-vae"}});
   EXPECT_NE(named.find("data.vae = wan2.1-vae is a name without a file: it gets random weights"), std::string::npos)
       << named;
+}
+
+TEST(Chunks, AreWholeNumbersThatGrowFromNothing) {
+  for (const char* wrong : {"0", "1,2", "0,2,2", "0,1.5", "0,-1", "0,a"})
+    EXPECT_NE(refusal({{"diffusion.chunks", wrong}}).find("diffusion.chunks"), std::string::npos) << wrong;
+  const recipe::Recipe recipe =
+      recipe::load_recipe(kDemo, {{"diffusion.chunks", "0,11"}, {"diffusion.chunk_draws", "incremental"}});
+  EXPECT_EQ(recipe.diffusion.chunks, (std::vector<int64_t>{0, 11}));
+  EXPECT_TRUE(chunk_draws(recipe.diffusion).incremental);
+}
+
+TEST(Chunks, AreOfModelsThatTakeATimestepForEachFrameAndOfOneDistribution) {
+  const auto refused = [](recipe::Overrides overrides, bool video = true) -> std::string {
+    const recipe::Overrides model = {{"model.preset", "sana-tiny-video"},
+                                     {"model.config.num_cross_attention_heads", "4"},
+                                     {"model.config.caption_channels", "64"},
+                                     {"model.config.caption_length", "5"},
+                                     {"model.config.in_channels", "12"},
+                                     {"data.size", "48,80"},
+                                     {"data.frames", "8"},
+                                     {"data.path", "clips"}};
+    if (video) overrides.insert(overrides.end(), model.begin(), model.end());
+    try {
+      make_job(recipe::load_recipe(video ? "" : kDemo, overrides));
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  const recipe::Overrides::value_type chunks = {"diffusion.chunks", "0,1"};
+  EXPECT_EQ(refused({chunks}), "none");
+  EXPECT_EQ(refused({chunks, {"diffusion.timesteps", "sana"}, {"diffusion.weighting", "sigma"}}), "none");
+  EXPECT_NE(refused({chunks}, false).find("diffusion.chunks"), std::string::npos);
+  EXPECT_NE(refused({{"diffusion.first_frame_noise", "0.1"}}, false).find("one timestep for a clip"),
+            std::string::npos);
+  const std::vector<std::pair<recipe::Overrides, std::string>> cases = {
+      {{{"diffusion.timesteps", "diffusers"}}, "diffusers"},
+      {{{"diffusion.strata", "4"}}, "diffusion.strata"},
+      {{{"diffusion.bands", "0:0.5=1,0.5:1=3"}}, "diffusion.bands"},
+      {{{"diffusion.min_t", "0.2"}}, "diffusion.min_t"},
+      {{{"diffusion.loss", "huber"}, {"diffusion.huber_schedule", "snr"}}, "diffusion.huber_schedule"}};
+  for (auto [overrides, words] : cases) {
+    overrides.push_back(chunks);
+    EXPECT_NE(refused(overrides).find(words), std::string::npos) << refused(overrides);
+  }
+}
+
+/// Every sample of such a run has a timestep for each frame, and memory is planned for it.
+TEST(Chunks, AreInTheBlankSampleAndItsBytes) {
+  const auto model = models::make_denoiser({.preset = "sana-tiny-video"});
+  const recipe::Recipe plain = recipe::load_recipe("", {}),
+                       chunks = recipe::load_recipe("", {{"diffusion.chunks", "0,3"}});
+  const std::array<int64_t, 4> clip = {4, 5, 4, 4}, picture = {4, 1, 4, 4};
+  EXPECT_FALSE(blank_sample(plain, *model, clip).extra.contains("t"));
+  EXPECT_FALSE(blank_sample(chunks, *model, picture).extra.contains("t"));
+  EXPECT_EQ(blank_sample(chunks, *model, clip).extra.at("t").numel(), 5);
+  EXPECT_EQ(given_bytes(chunks.diffusion, *model, clip) - given_bytes(plain.diffusion, *model, clip), 5 * 8);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/common/golden_case.h"
 #include "tessera/models/common/names.h"
-#include "tessera/models/common/row_parts.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 

@@ -5,7 +5,6 @@
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/wan/s2v_network.h"
-#include "tessera/models/wan/s2v_tokens.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::wan {

@@ -49,6 +49,7 @@ void expect_whole(const plan::Profile& p) {
   EXPECT_EQ(p.target, "sm_90");
   EXPECT_EQ(p.machine, "simulated (sm_90)");
   EXPECT_EQ(p.device.memory, 1073741824);
+  expect_between(p.device.gemm.at("fp8").top, 1e6, 1e16, "fp8");
   for (const char* type : {"bf16", "fp32"}) {
     expect_between(p.device.gemm.at(type).top, 1e6, 1e16, type);
     expect_between(p.device.attention.at(type).top, 1e6, 1e16, type);
@@ -202,6 +203,18 @@ std::vector<std::string> small_bench(std::vector<std::string> more) {
   if (!std::ranges::count(more, "--recompute")) more.insert(more.end(), {"--recompute", "none"});
   words.insert(words.end(), more.begin(), more.end());
   return words;
+}
+
+TEST(BenchOnADevice, MayMultiplyIn8Bits) {
+  const auto predicted = [](const std::vector<std::string>& more) {
+    const Result r = on_device(small_bench(more), {{"TESSERA_SIMULATED_RECORD", "1"}});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return line_of(r).at("predicted_peak_bytes").get<int64_t>();
+  };
+  EXPECT_GT(predicted({"--compute", "fp8"}), predicted({"--compute", "bf16"})) << "codes of operands";
+  const Result other = shared().tessera({"bench", "--config", "{}", "--compute", "fp4"});
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_NE(other.output.find("bench: --compute"), std::string::npos) << other.output;
 }
 
 TEST(BenchOnADevice, ComparesItsStepsWithTheProfileOfTheDevice) {

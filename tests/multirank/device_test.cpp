@@ -136,6 +136,59 @@ TEST(OnDeviceRuns, EveryLossKeepsToItsPlan) {
   }
 }
 
+/// Steps that the device repeats as graphs, with samples and a checkpoint between them; a resumed run captures anew.
+TEST(OnDeviceRuns, GraphsChangeNoBit) {
+  struct Graphs {
+    const char* name;
+    std::vector<std::string> flags;
+    bool lora = false;
+  };
+  const Graphs cases[] = {
+      {"kept", {"--sample.every", "4", "--sample.steps", "2", "--checkpoint.every", "5"}},
+      {"offloaded", {"--plan.activations", "offload", "--plan.parameters", "host", "--plan.states", "host"}},
+      {"adapters", {"--plan.recompute", "all"}, true},
+      {"bf16", {"--plan.compute_dtype", "bf16"}}};
+  for (const Graphs& c : cases) {
+    for (const std::string graphs : {"off", "on"}) {
+      std::vector<std::string> flags = {"--run.steps", "7", "--plan.graphs", graphs};
+      flags.insert(flags.end(), c.flags.begin(), c.flags.end());
+      if (c.lora) flags = on_base(shared(), flags);
+      const std::string run = "graphs-" + graphs + "-" + c.name;
+      const Result r = train(ON_DEVICE, 1, run, flags);
+      ASSERT_EQ(r.code, 0) << r.output;
+      EXPECT_EQ(r.output.find("captured the steps of ") != std::string::npos, graphs == "on") << r.output;
+    }
+    const std::string off = std::string("graphs-off-") + c.name, on = std::string("graphs-on-") + c.name;
+    ASSERT_EQ(curve_of(shared(), on).size(), 7);
+    EXPECT_EQ(curve_of(shared(), on), curve_of(shared(), off)) << c.name;
+    if (!c.lora) EXPECT_TRUE(shared().model(on) == shared().model(off)) << c.name;
+  }
+  const std::vector<std::string> more = {"--checkpoint.every", "4", "--plan.graphs", "on"};
+  for (const char* last : {"4", "7"}) {
+    std::vector<std::string> flags = more;
+    flags.insert(flags.end(), {"--run.steps", last});
+    const Result r = train(ON_DEVICE, 1, "graphs-resumed", flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("captured the steps of "), std::string::npos) << r.output;
+  }
+  EXPECT_EQ(curve_of(shared(), "graphs-resumed"), curve_of(shared(), "graphs-off-kept"));
+}
+
+/// What forbids them is told, and the run goes on without.
+TEST(OnDeviceRuns, WhatForbidsGraphsIsNamed) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--mesh", "dp_shard=2"}, "messages between ranks are not captured"},
+      {{"--experts.router", "gate", "--experts.count", "2"}, "a gate weighs predictions anew in each step"}};
+  for (const auto& [more, words] : cases) {
+    std::vector<std::string> flags = {"--run.steps", "2", "--plan.graphs", "on"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const int ranks = words == cases[0].second ? 2 : 1;
+    const Result r = train(ON_DEVICE, ranks, "no-graphs-" + std::to_string(ranks), flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find(std::string("plan.graphs = on has no effect: ") + words), std::string::npos) << r.output;
+  }
+}
+
 /// Copies and reductions that are done late, by threads of their streams, after random times: what waits for too little has
 /// other numbers.
 TEST(OnDeviceRuns, LateWorkChangesNoBit) {

@@ -11,6 +11,7 @@
 #include "matrix_cases.h"
 #include "planned_memory.h"
 #include "seed_jobs.h"
+#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -273,6 +274,82 @@ TEST_P(FamilyTraining, GoesOnFromTheCheckpointOfAnyOtherLayout) {
     ASSERT_NO_FATAL_FAILURE(train(family_, layout, "resumed"));
     expect_same_run(family_, "full", layout, "resumed", Bounds{});
   }
+}
+
+/// Chunks with timesteps of their own: of two latent frames, of which the first is given to some clips.
+TEST(FamilyChunks, TrainTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredictedAndGoOnAnywhere) {
+  const Trained& video = trained("sana_video");
+  const std::vector<std::string> more = {"--diffusion.chunks",
+                                         "0,1,2",  // a third one is not there
+                                         "--diffusion.chunk_draws",
+                                         "incremental",
+                                         "--diffusion.chunk_same_share",
+                                         "0.2",
+                                         "--diffusion.timesteps",
+                                         "sana",
+                                         "--diffusion.image_share",
+                                         "0.5",
+                                         "--diffusion.first_frame_noise",
+                                         "0.1",
+                                         "--diffusion.weighting",
+                                         "sigma"};
+  ASSERT_NO_FATAL_FAILURE(check(video, "layouts of chunks", "chunks", more, Bounds{}));
+  const auto chunks = video.run.metrics("chunks-one");
+  ASSERT_NO_FATAL_FAILURE(train_one(video, "full", {}));
+  EXPECT_NE(chunks[0]["loss"], video.run.metrics("full-one")[0]["loss"]);
+  const Layout from = layout_of("dp_shard=2 --plan.recompute all"), to = layout_of("sp=2");
+  fs::remove_all(video.run.out("resumed-chunks"));
+  ASSERT_NO_FATAL_FAILURE(train(video, from, "resumed-chunks", more));
+  fs::remove_all(video.run.out("resumed-chunks") + "/checkpoints/step-000008");
+  ASSERT_NO_FATAL_FAILURE(train(video, to, "resumed-chunks", more));
+  expect_same_run(video, "chunks", to, "resumed-chunks", Bounds{});
+}
+
+/// A clip of 9 latent frames by 2 is chunks of 3, 2, 2 and 2; one at once is another one.
+TEST(FamilyChunks, AreSampledAlikeOnEveryMesh) {
+  const Trained& video = trained("sana_video");
+  ASSERT_NO_FATAL_FAILURE(train_one(video, "full", {}));
+  const auto sampled = [&](const std::string& mesh, const std::string& name, const std::vector<std::string>& more) {
+    const fs::path out = video.run.folder() / name;
+    const Layout layout = layout_of(mesh);
+    std::vector<std::string> line = {"launch",
+                                     "-n",
+                                     std::to_string(layout.ranks),
+                                     "sample",
+                                     video.run.out("full-one") + "/recipe.toml",
+                                     "--prompt",
+                                     "a slope",
+                                     "--mesh",
+                                     mesh,
+                                     "--data.frames",
+                                     "36",
+                                     "--sample.steps",
+                                     "3",
+                                     "--sample.guidance",
+                                     "3",
+                                     "--format",
+                                     "frames",
+                                     "--out",
+                                     out.string() + "/"};
+    line.insert(line.end(), more.begin(), more.end());
+    const Result r = video.run.tessera(line, 200);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    return r.code == 0 ? data::decode_clip(out, {}) : data::Frames();
+  };
+  const auto apart = [](const data::Frames& a, const data::Frames& b) {  // the most that a value differs
+    EXPECT_EQ(a.rgb.size(), b.rgb.size());
+    int most = 0;
+    for (size_t i = 0; i < std::min(a.rgb.size(), b.rgb.size()); ++i)
+      most = std::max(most, std::abs(a.rgb[i] - b.rgb[i]));
+    return most;
+  };
+  const std::vector<std::string> chunks = {"--sample.chunk", "2"};
+  const data::Frames one = sampled("dp_shard=1", "chunks-1", chunks);
+  ASSERT_EQ(one.count, 36);
+  EXPECT_GT(apart(one, sampled("dp_shard=1", "whole", {})), 1);
+  EXPECT_GT(apart(one, sampled("dp_shard=1", "short-reach", {"--sample.chunk", "2", "--sample.chunk_reach", "1"})), 1);
+  for (const char* mesh : {"dp_shard=2", "sp=2", "tp=2", "cp=2", "pp=2"})
+    EXPECT_LE(apart(one, sampled(mesh, std::string("chunks-") + mesh, chunks)), 1) << mesh;
 }
 
 TEST(Families, AnAxisThatDoesNotDivideTheHeadsIsRefusedBeforeTheRun) {

@@ -2,12 +2,17 @@
 // weights against the plain context on one rank.
 //
 //   family_worker launch MESH/FIRST/LAST/FAMILY...       # shapes drawn by the seeds FIRST..LAST-1
+//   family_worker --streamed CONFIG LATENT               # bytes that the cost model counts of a model's blocks, by kind
 #include <ATen/Parallel.h>
+
+#include <cstdio>
+#include <sstream>
 
 #include "families.h"
 #include "seed_worker.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/signatures.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/net/plain_context.h"
@@ -167,7 +172,29 @@ void check(const testing::Family& family, const Mesh& mesh, int rank, comm::Comm
   });
 }
 
+/// As JSON, of one sample in bf16.
+int print_streamed(const std::string& config, const std::string& latent) {
+  const auto model = models::make_denoiser({.config_text = config});
+  std::array<int64_t, 4> sizes = {};
+  std::istringstream numbers(latent);
+  std::string number;
+  for (int64_t& size : sizes) size = std::getline(numbers, number, ',') ? std::stoll(number) : 0;
+  std::map<std::string, double> bytes;
+  const Counted counted = count_signatures(model->units(), model->pack({model->blank(sizes)}), DType::bf16);
+  for (const auto& unit : model->units())
+    if (plan::is_block(unit->spec()))
+      for (const auto& [kind, streams] : counted.signatures.at(unit->spec().kind).kinds) bytes[kind] += streams.bytes;
+  const char* before = "{";
+  for (const auto& [kind, count] : bytes)
+    std::printf("%s\"%s\": %.17g", std::exchange(before, ", "), kind.c_str(), count);
+  std::printf("%s\n", bytes.empty() ? "{}" : "}");
+  return 0;
+}
+
 }  // namespace
 }  // namespace tessera::engine
 
-int main(int argc, char** argv) { tessera::testing::seed_worker(argc, argv, tessera::engine::check); }
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "--streamed") return tessera::engine::print_streamed(argv[2], argv[3]);
+  tessera::testing::seed_worker(argc, argv, tessera::engine::check);
+}

@@ -60,6 +60,38 @@ TEST(ProductsIn8Bits, ResumeToTheSameBits) {
   EXPECT_EQ(shared().model("whole"), shared().model("parts"));
 }
 
+/// Counted in steps 1 and 51 alone, of all ranks, whether these share the samples, the tokens, the columns or the blocks; and
+/// it changes nothing: other steps do not count.
+TEST(ProductsIn8Bits, CountWhatTheirCodesLose) {
+  train(1, "counted", in("fp8", {"--run.steps", "52", "--train.lr", "1e-3"}));
+  std::vector<int64_t> steps;
+  for (const nlohmann::json& line : shared().metrics("counted"))
+    if (line.contains("fp8")) {
+      steps.push_back(line.at("step").get<int64_t>());
+      ASSERT_EQ(line.at("fp8").size(), 3u) << "blocks, neither stem nor head: " << line.dump();
+      for (const nlohmann::json& unit : line.at("fp8")) {
+        EXPECT_GT(unit.at("zeros").get<double>(), 0) << unit.dump();
+        EXPECT_LT(unit.at("zeros").get<double>(), 0.01) << unit.dump();
+        EXPECT_GE(unit.at("gradient_zeros").get<double>(), 0) << unit.dump();
+        EXPECT_EQ(unit.at("clipped").get<double>(), 0) << unit.dump();
+        EXPECT_EQ(unit.at("gradient_clipped").get<double>(), 0) << unit.dump();
+      }
+    }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 51}));
+  const nlohmann::json one = shared().metrics("counted").front().at("fp8");
+  for (const char* mesh : {"dp_shard=2", "sp=2", "cp=2", "tp=2", "pp=2"}) {
+    train(2, mesh, in("fp8", {"--run.steps", "1", "--train.lr", "1e-3", "--mesh", mesh}));
+    const nlohmann::json two = shared().metrics(mesh).front().at("fp8");
+    ASSERT_EQ(two.size(), one.size()) << mesh;
+    for (size_t u = 0; u < one.size(); ++u) {
+      EXPECT_EQ(two[u].at("unit"), one[u].at("unit")) << mesh;
+      EXPECT_NEAR(two[u].at("zeros").get<double>() / one[u].at("zeros").get<double>(), 1, 0.5) << mesh;
+    }
+  }
+  const Result top = shared().tessera({"top", shared().out("counted"), "--once"});
+  EXPECT_NE(top.output.find("became zero, at most; step 51"), std::string::npos) << top.output;
+}
+
 TEST(ProductsIn8Bits, ARunOnACpuSaysThatItIsTheSlowTwin) {
   const Result r = shared().train(1, "told", in("fp8", {"--run.steps", "1"}), 300);
   ASSERT_EQ(r.code, 0) << r.output;
@@ -69,14 +101,25 @@ TEST(ProductsIn8Bits, ARunOnACpuSaysThatItIsTheSlowTwin) {
   EXPECT_NE(plan.find("param_dtype = \"bf16\""), std::string::npos) << plan;
 }
 
+/// One search: the codes are all that the same plan in bf16 does without.
+TEST(ProductsIn8Bits, APlanIsToldBesideTheSameOneInBf16) {
+  const Result r =
+      shared().tessera({"plan", shared().recipe(), "--gpu", "1xh100", "--plan.compute_dtype", "fp8", "--json"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("with products in fp8 a step of "), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find(", the same plan in bf16 a step of "), std::string::npos) << r.output;
+}
+
 TEST(ProductsIn8Bits, AreRefusedByNameWhereTheyCannotAct) {
   const auto refused = [](const Flags& flags) {
     const Result r = shared().train(1, "refused", flags, 300);
     EXPECT_EQ(r.code, 2) << r.output;
     return r.output;
   };
-  EXPECT_NE(refused(in("fp8", {"--plan.profile", "1xa100-80"})).find("is of sm_80, which has no products of 8 bits"),
-            std::string::npos);
+  for (const auto& [profile, chip] : {std::pair("1xa100-80", "sm_80"), {"rtx3090", "sm_86"}})
+    EXPECT_NE(refused(in("fp8", {"--plan.profile", profile}))
+                  .find("is of " + std::string(chip) + ", which has no products of 8 bits"),
+              std::string::npos);
   EXPECT_NE(refused(in("fp8", {"--train.mode", "lora", "--model.init", "random", "--lora.dora", "true"}))
                 .find("lora.dora with plan.compute_dtype"),
             std::string::npos);

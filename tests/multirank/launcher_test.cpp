@@ -330,9 +330,10 @@ int connections(pid_t pid) {
   return count;
 }
 
-/// What ranks tell each other between the steps goes by the first rank of each machine: the others know the store alone.
+/// What ranks tell each other between the steps goes by the first rank of each machine, and what they ask the store by its
+/// launcher: node 0 is connected with machines, not with their ranks.
 TEST(Launcher, RanksOfSeveralMachinesHaveFewConnections) {
-  constexpr int kMachines = 3, kRanks = 3;
+  constexpr int kMachines = 4, kRanks = 4;
   const std::string endpoint = "127.0.0.1:" + free_port(),
                     log = (fs::temp_directory_path() / ("tessera-few-" + std::to_string(getpid()))).string();
   std::vector<pid_t> launchers;
@@ -340,14 +341,19 @@ TEST(Launcher, RanksOfSeveralMachinesHaveFewConnections) {
     launchers.push_back(start_program(
         launch_words(kRanks, {"steps"}, "60", {std::to_string(kMachines), std::to_string(node), endpoint}),
         log + std::to_string(node), {{"OMP_NUM_THREADS", "1"}}));
-  const auto ready = [&] { return text_of(log + "0").find("ready\nready\nready\n") != std::string::npos; };
+  const auto ready = [&] { return text_of(log + "0").find("ready\nready\nready\nready\n") != std::string::npos; };
   for (int i = 0; i < 3000 && !ready(); ++i) sleep_seconds(0.02);
   EXPECT_TRUE(ready()) << text_of(log + "0");
-  for (const pid_t launcher : launchers) {
+  for (int node = 0; node < kMachines; ++node) {
+    const pid_t launcher = launchers[static_cast<size_t>(node)];
+    const bool hosts = node == 0;
+    // The host has one of each other machine, and those of its own ranks and itself.
+    EXPECT_EQ(connections(launcher), hosts ? kMachines - 1 + kRanks + 2 : 1) << "launcher " << node;
     const std::vector<pid_t> ranks = children(launcher);
     ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
     for (int i = 0; i < kRanks; ++i)
-      EXPECT_LE(connections(ranks[static_cast<size_t>(i)]), i == 0 ? 1 + 2 * (kMachines - 1) : 1) << "rank " << i;
+      EXPECT_EQ(connections(ranks[static_cast<size_t>(i)]), (hosts ? 1 : 0) + (i == 0 ? kMachines - 1 : 0))
+          << "rank " << i << " of node " << node;
   }
   kill(launchers[1], SIGTERM);
   for (int node = 0; node < kMachines; ++node) {

@@ -240,6 +240,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"plan.nvme_checksum", "engine/disk_test"},
       {"plan.offload_to", "planning/planning_test"},
       {"plan.units", "plan/unit_keys_test"},
+      {"plan.graphs", "of machines with a GPU: device/graphs_test, device_test"},
       {"plan.attention", "of machines with a GPU: device_test"},
       {"plan.update_on", "optimisers_test"},
       {"plan.update_threads", "threads change no bits: plan/plan_test"},
@@ -315,6 +316,8 @@ const std::map<std::string, std::string>& elsewhere() {
       {"sample.camera", "controls_test"},
       {"sample.clips", "speech_test"},
       {"sample.overlap", "animate_test"},
+      {"sample.chunk", "sample/denoising_test, family_test"},
+      {"sample.chunk_reach", "sample/denoising_test"},
       {"sample.image_guidance", "opensora_test"},
       {"sample.alternate_guidance", "opensora_test"},
       {"sample.image_guidance_by_frame", "opensora_test"},
@@ -327,6 +330,10 @@ const std::map<std::string, std::string>& elsewhere() {
       {"diffusion.draw_shares", "prepare/condition_draws_test"},
       {"diffusion.pixel_masks", "controls_test"},
       {"diffusion.condition_dropout", "controls_test"},
+      {"diffusion.chunks", "of models that take a timestep for each frame: family_test"},
+      {"diffusion.chunk_draws", "family_test, diffusion/training_sample_test"},
+      {"diffusion.chunk_same_share", "family_test, diffusion/training_sample_test"},
+      {"diffusion.first_frame_noise", "family_test, diffusion/training_sample_test"},
       {"diffusion.pooled_dropout", "opensora_test"},
       {"lora.init", "lora_test"},
       {"distill.method", "of models of pictures: distill_test"},
@@ -348,6 +355,10 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.largest_share", "distill_test"},
       {"distill.judged_mean", "distill_test"},
       {"distill.judged_std", "distill_test"},
+      {"distill.critic", "matching_test"},
+      {"distill.critic_steps", "matching_test"},
+      {"distill.critic_lr", "matching_test"},
+      {"distill.steps", "matching_test"},
   };
   return all;
 }

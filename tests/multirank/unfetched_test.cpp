@@ -45,6 +45,7 @@ TEST_F(EmptyFolder, EachShippedRecipeIsPlannedForEachKindOfMachine) {
                            {"sana-1.6b_lora_24gb", "sana-1.6b", "1024"},
                            {"sana1.5-1.6b_full_h100", "sana1.5-1.6b", "1024"},
                            {"sana-sprint-0.6b_scm_h100", "sana-sprint-0.6b", "1024"},
+                           {"wan2.1-t2v-1.3b_dmd_h100", "wan2.1-t2v-1.3b", "32760"},
                            {"wan2.1-t2v-14b_full_h200", "wan2.1-t2v-14b", "32760"},
                            {"wan2.2-t2v-a14b_full_h200", "wan2.2-t2v-a14b", "32760"},
                            {"wan2.2-s2v-14b_full_a100", "wan2.2-s2v-14b", "32760"},

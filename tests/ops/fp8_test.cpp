@@ -196,7 +196,8 @@ Results run(const Operands& o, bool gelu, bool fp8, const Tensor& before = {}) {
   const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
   Tensor y;
   {
-    const Fp8Scope scope(fp8);
+    Fp8Inputs inputs;
+    const Fp8Scope scope(fp8 ? &inputs : nullptr);
     y = gelu ? gelu_linear(x, weight, &bias, anchor, at::kBFloat16) : linear(x, weight, &bias, anchor, at::kBFloat16);
   }  // the backward knows how its forward was
   const auto grads = torch::autograd::grad({y}, {x, anchor}, {o.dy}, true, false, true);
@@ -234,7 +235,8 @@ TEST_P(Fp8Products, WhatIsNoStreamOf16BitsStaysAsItIs) {
   const Tensor anchor = at::zeros({1});
   WeightSite weight{o.w};
   const auto with = [&](const Tensor& x, at::ScalarType type, bool fp8) {
-    const Fp8Scope scope(fp8);
+    Fp8Inputs inputs;
+    const Fp8Scope scope(fp8 ? &inputs : nullptr);
     return linear(x, weight, nullptr, anchor, type);
   };
   for (const auto& [x, type] : {std::pair(o.x.to(at::kFloat), at::kBFloat16), {o.x, at::kFloat}})
@@ -248,7 +250,8 @@ TEST_P(Fp8Products, DeferredGradientsAreThoseOfOneBackward) {
   const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
   DeferredGradients deferred({&weight});
   {
-    const Fp8Scope scope(true);
+    Fp8Inputs inputs;
+    const Fp8Scope scope(&inputs);
     const Tensor y = linear(x, weight, nullptr, anchor, at::kBFloat16);
     const DeferredGradients::Scope open(deferred);
     const auto grads = torch::autograd::grad({y}, {x, anchor}, {o.dy}, true, false, true);
@@ -264,13 +267,104 @@ TEST_P(Fp8Products, TwoReadersOfAnInputAddTheirGradients) {
   const Results one = run(o, false, true);
   WeightSite weight{o.w};
   const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
-  const Fp8Scope scope(true);
+  Fp8Inputs inputs;
+  const Fp8Scope scope(&inputs);
   Tensor passed;
   const Tensor first = linear(x, weight, nullptr, anchor, at::kBFloat16, When::at_once, &passed);
   ASSERT_TRUE(passed.defined());
   const Tensor second = linear(passed, weight, nullptr, anchor, at::kBFloat16);
   const auto grads = torch::autograd::grad({first, second}, {x}, {o.dy, o.dy});
   expect_close(grads[0], one.dx.to(at::kDouble) * 2, kRounded, "dx");
+}
+
+/// What linears of one input make, and how many values of e4m3 and of e5m2 they quantise.
+struct OfOneInput {
+  std::vector<Tensor> made;
+  double values[2];
+};
+
+OfOneInput run_three(const Operands& o, bool share) {
+  std::array<double, kFp8Counts> counts = {};
+  OfOneInput all;
+  {
+    const Fp8CountScope counting(counts.data());
+    const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
+    std::array<Fp8Inputs, 3> inputs;
+    std::array<WeightSite, 3> weights;
+    std::vector<Tensor> y;
+    for (size_t i = 0; i < 3; ++i) {
+      weights[i] = {drawn({kOut, kIn}, 20 + i, at::kBFloat16), at::full({kOut, kIn}, NAN), true};
+      const Fp8Scope scope(&inputs[share ? 0 : i]);
+      y.push_back(linear(x, weights[i], nullptr, anchor, at::kBFloat16));
+      all.made.push_back(y.back().detach());
+    }
+    all.made.push_back(torch::autograd::grad(y, {x}, {o.dy, o.dy, o.dy})[0]);
+    for (const WeightSite& weight : weights) all.made.push_back(weight.grad);
+  }
+  all.values[0] = counts[0], all.values[1] = counts[kFp8Counts / 2];
+  return all;
+}
+
+TEST_P(Fp8Products, LinearsOfOneInputMakeItsCodesOnce) {
+  const Operands o;
+  const OfOneInput shared = run_three(o, true), alone = run_three(o, false);
+  for (size_t i = 0; i < alone.made.size(); ++i) EXPECT_TRUE(shared.made[i].equal(alone.made[i])) << i;
+  constexpr int64_t kX = kTokens * kIn, kW = kOut * kIn, kY = kTokens * kOut;
+  EXPECT_EQ(shared.values[0], 2 * kX + 6 * kW) << "rows forward, columns backward";
+  EXPECT_EQ(alone.values[0], 6 * kX + 6 * kW);
+  EXPECT_EQ(shared.values[1], 6 * kY);
+  EXPECT_EQ(alone.values[1], 6 * kY);
+}
+
+TEST_P(Fp8Products, CodesAreSharedWhileTheInputIsWhatItWas) {
+  Tensor x = drawn({kTokens, kIn}, 4, at::kBFloat16);
+  Fp8Inputs inputs;
+  const void* first = inputs.rows(x).codes.const_data_ptr();
+  EXPECT_EQ(inputs.rows(x.detach()).codes.const_data_ptr(), first) << "as a linear passes it on";
+  x.mul_(-1);
+  EXPECT_TRUE(inputs.rows(x).codes.view(at::kByte).equal(
+      table.fp8_lines(x, at::kFloat8_e4m3fn, false, false).codes.view(at::kByte)));
+  const Tensor part = x.narrow(0, 3, 8);
+  EXPECT_EQ(inputs.rows(part).codes.size(0), 8);
+  x = drawn({kTokens, kIn}, 5, at::kBFloat16);  // perhaps where the one before was
+  EXPECT_TRUE(inputs.rows(x).scales.equal(table.fp8_lines(x, at::kFloat8_e4m3fn, false, false).scales));
+}
+
+TEST_P(Fp8Products, TheLastReaderOfColumnsFreesThem) {
+  const Operands o;
+  Fp8Inputs inputs;
+  const auto columns = inputs.columns(o.x);
+  EXPECT_EQ(inputs.columns(o.x), columns);
+  Tensor first = at::full({kOut, kIn}, NAN), second = at::full({kOut, kIn}, NAN);
+  fp8_weight_gradient(first, o.dy, o.x, false, /*add=*/false, columns.get());
+  EXPECT_TRUE(columns->lines.codes.defined());
+  fp8_weight_gradient(second, o.dy, o.x, false, /*add=*/false, columns.get());
+  EXPECT_FALSE(columns->lines.codes.defined());
+  EXPECT_TRUE(first.equal(second));
+}
+
+/// Beside a value of 1 all below 2^-10 / 448 is zero in e4m3. Nothing is clipped where scales are of the values themselves.
+TEST_P(Fp8Products, WhatQuantisingLosesIsCounted) {
+  for (const bool turned : {false, true})
+    for (const at::ScalarType format : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+      Tensor x = at::full({40, 40}, 1e-7f, at::kBFloat16);
+      x.fill_diagonal_(1);
+      x[3] = 0, x.select(1, 3).zero_();
+      std::array<double, kFp8Counts> counts = {};
+      counts.fill(5);
+      {
+        const Fp8CountScope counting(counts.data());
+        table.fp8_lines(x, format, turned, false);
+      }
+      const bool e5m2 = format == at::kFloat8_e5m2;
+      const size_t own = e5m2 ? 3 : 0;
+      EXPECT_EQ(counts[own], 5 + 1600);
+      EXPECT_EQ(counts[own + 1], 5 + (e5m2 ? 0 : 39 * 38)) << "zeros that were none";
+      EXPECT_EQ(counts[own + 2], 5);
+      for (size_t other = 3 - own; other < 6 - own; ++other) EXPECT_EQ(counts[other], 5);
+      table.fp8_lines(x, format, turned, false);
+      EXPECT_EQ(counts[own], 5 + 1600) << "nobody asks";
+    }
 }
 
 /// A pair on a frozen base of any form, which is quantised from what that form holds.
@@ -288,7 +382,8 @@ TEST_P(Fp8Products, AnAdapterIsBesideTheBasesProduct) {
     const Tensor x = o.x.clone().requires_grad_(), anchor = at::zeros({1}).requires_grad_();
     Tensor y;
     {
-      const Fp8Scope scope(true);
+      Fp8Inputs inputs;
+      const Fp8Scope scope(&inputs);
       y = frozen_linear(x, weight, &bias, &pair, anchor, false, at::kBFloat16);
     }
     const Tensor h = 0.5 * wide(o.x).matmul(wide(a0).t()), e = 0.5 * wide(o.dy).matmul(wide(b0));

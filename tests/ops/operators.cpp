@@ -93,7 +93,7 @@ Operator half_split_rope(int64_t rows, int64_t heads, int64_t pairs) {
 }
 
 /// A picture of 3 x 3 windows, nothing beyond its edges.
-Operator depthwise_of_picture(int64_t height, int64_t wide, int64_t width) {
+Operator depthwise_of_picture(int64_t height, int64_t wide, int64_t width, bool silu) {
   std::vector<int32_t> table;
   for (int64_t i = -1; i <= 1; ++i)
     for (int64_t j = -1; j <= 1; ++j)
@@ -101,16 +101,17 @@ Operator depthwise_of_picture(int64_t height, int64_t wide, int64_t width) {
         const int64_t y = r / wide + i, x = r % wide + j;
         table.push_back(static_cast<int32_t>(y < 0 || y >= height || x < 0 || x >= wide ? -1 : y * wide + x));
       }
-  return {
-      "depthwise_of_picture",
-      {normal({height * wide, width})},
-      {normal({width, 1, 3, 3}), normal({width})},
-      {at::tensor(table, at::kInt).view({9, height * wide})},
-      [](const Tensors& x, Sites& w, const Tensors& c) { return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor); },
-      [=](const Tensors& x, const Tensors& w, const Tensors&) {
-        const Tensor picture = x[0].t().reshape({1, width, height, wide});
-        return at::conv2d(picture, w[0], w[1], 1, 1, 1, width).flatten(2).squeeze(0).t().contiguous();
-      }};
+  return {silu ? "depthwise_of_silu" : "depthwise_of_picture",
+          {normal({height * wide, width})},
+          {normal({width, 1, 3, 3}), normal({width})},
+          {at::tensor(table, at::kInt).view({9, height * wide})},
+          [=](const Tensors& x, Sites& w, const Tensors& c) {
+            return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor, at::kFloat, silu);
+          },
+          [=](const Tensors& x, const Tensors& w, const Tensors&) {
+            const Tensor picture = (silu ? at::silu(x[0]) : x[0]).t().reshape({1, width, height, wide});
+            return at::conv2d(picture, w[0], w[1], 1, 1, 1, width).flatten(2).squeeze(0).t().contiguous();
+          }};
 }
 
 /// A row of 9 in one dimension: three taps, nothing beyond its ends.
@@ -181,12 +182,19 @@ std::vector<Operator> row_operators() {
   const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
   return {half_split_rope(67, 3, 5),
           depthwise_of(9, 71),
-          depthwise_of_picture(7, 11, 37),
+          depthwise_of_picture(7, 11, 37, false),
+          depthwise_of_picture(7, 11, 40, true),
           unfold_of(9, 71),
           attention_without_softmax(3, 5, false),
           attention_without_softmax(3, 5, true),
           attention_without_softmax(2, 32, false),
           attention_without_softmax(2, 32, true),
+          {"silu_glu",
+           {normal({67, 71}), normal({67, 71})},
+           {},
+           {},
+           [](const Tensors& x, Sites&, const Tensors&) { return ops::silu_glu(x[0], x[1]); },
+           [](const Tensors& x, const Tensors&, const Tensors&) { return x[0] * at::silu(x[1]); }},
           {"relu",
            {normal({67, 71})},
            {},

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::ops {
@@ -112,6 +113,80 @@ TEST(LateGradients, WhereNobodySendsTheInputsGradientTheyAreComputedAtOnce) {
   const LateScope scope(Works{});
   linear(x, late, nullptr, anchor, at::kFloat, When::late).sum().backward();
   EXPECT_TRUE(at::equal(late.grad, once.grad)) << "x needs no gradient";
+}
+
+/// Sites of a linear, an RMSNorm and a LayerNorm, whose gradients begin.
+std::vector<WeightSite> sites_of_a_chain() {
+  std::vector<WeightSite> sites(5);
+  const std::vector<std::vector<int64_t>> shapes = {{24, 16}, {24}, {24}, {24}, {24}};
+  for (size_t i = 0; i < sites.size(); ++i) {
+    sites[i].value = at::randn(shapes[i], at::detail::createCPUGenerator(i + 1), at::kFloat);
+    sites[i].grad = at::full(shapes[i], 5.0F), sites[i].fresh = true;
+  }
+  return sites;
+}
+
+/// Of a backward with the fused kernels: a bias, a norm's weight, and both of another norm.
+TEST(LeftSums, AreAddedTogetherAtTheEndWithTheBitsOfThoseAtOnce) {
+  const CpuKernelsScope fused(fused_kernels());
+  const at::Tensor anchor = at::zeros({1}).requires_grad_(true),
+                   x = at::randn({130, 16}, at::detail::createCPUGenerator(9), at::kFloat);
+  const auto run = [&](std::vector<WeightSite>& w) {
+    const at::Tensor y = rms_norm(linear(x, w[0], &w[1], anchor), w[2], 1e-6, anchor);
+    const at::Tensor z = layer_norm(y, w[3], w[4], 1e-6, anchor);
+    z.backward(at::randn(z.sizes(), at::detail::createCPUGenerator(10), at::kFloat));
+  };
+  std::vector<WeightSite> once = sites_of_a_chain(), left = sites_of_a_chain();
+  for (const bool again : {false, true}) {  // to gradients that begin, and to those that have values
+    run(once);
+    const SumsScope scope(std::vector<LeftSums>{});
+    run(left);
+    ASSERT_EQ(session().sums->size(), 4u);
+    if (!again) EXPECT_TRUE(at::equal(left[1].grad, at::full({24}, 5.0F))) << "nothing is written yet";
+    session().add_sums();
+    EXPECT_TRUE(session().sums->empty());
+    for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(at::equal(left[i].grad, once[i].grad)) << i;
+  }
+}
+
+TEST(LeftSums, AreAddedBeforeAnythingElseIsWrittenToTheirGradient) {
+  const CpuKernelsScope fused(fused_kernels());
+  std::vector<WeightSite> once = sites_of_a_chain(), left = sites_of_a_chain();
+  const at::Tensor first = at::rand({3, 24}), second = at::rand({7, 24}), other = at::rand({2, 24});
+  for (const at::Tensor& dy : {first, second}) bias_gradient(dy, once[1]);
+  const SumsScope scope(std::vector<LeftSums>{});
+  bias_gradient(first, left[1]), bias_gradient(other, left[2]);
+  EXPECT_EQ(session().sums->size(), 2u);
+  bias_gradient(second, left[1]);
+  EXPECT_EQ(session().sums->size(), 1u) << "the first were added when the second came";
+  session().add_sums();
+  EXPECT_TRUE(at::equal(left[1].grad, once[1].grad));
+}
+
+const Kernels* counted_table = nullptr;
+int gradients_added = 0;  ///< within the products of inputs' gradients
+at::Tensor counted_input_gradient(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& x, bool gelu,
+                                  bool in_place, const at::Tensor& beside) {
+  gradients_added += beside.defined();
+  return counted_table->linear_input_gradient(dy, w, x, gelu, in_place, beside);
+}
+
+TEST(Linears, ThatReadOneTensorAddTheirGradientsWithinTheirProducts) {
+  for (const Kernels* table : {&aten_kernels(), &fused_kernels()}) {
+    Kernels counting = *table;
+    counted_table = table, counting.linear_input_gradient = counted_input_gradient, gradients_added = 0;
+    const CpuKernelsScope scope(counting);
+    WeightSite q = site(5, 4), k = site(5, 4), v = site(5, 4);
+    const at::Tensor anchor = at::zeros({1}).requires_grad_(true), x = at::rand({3, 4}).requires_grad_(true);
+    at::Tensor passed, again;
+    const at::Tensor of_q = linear(x, q, nullptr, anchor, at::kFloat, When::at_once, &passed),
+                     of_k = linear(passed, k, nullptr, anchor, at::kFloat, When::at_once, &again),
+                     of_v = linear(again, v, nullptr, anchor);
+    (of_q + of_k + of_v).sum().backward();
+    EXPECT_EQ(gradients_added, 2);
+    const at::Tensor whole = at::ones({3, 5}).mm(q.value + k.value + v.value);
+    EXPECT_TRUE(at::allclose(x.grad(), whole, 1e-5));
+  }
 }
 
 TEST(LateGradients, ALinearBehindGeluWritesItsInputsGradientOverItsInput) {

@@ -6,8 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <regex>
+#include <sstream>
 
+#include "plan/transformer.h"
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/plan/simulate/predict.h"
@@ -203,6 +208,109 @@ TEST(Forecast, IsTheSameForTheSameFrequenciesInAnyUnit) {
   EXPECT_EQ(found({0.9, 0.1}).dealt.idle, found({90, 10}).dealt.idle);
   EXPECT_EQ(found({1, 0}).undealt.idle, 0) << "a single expert leaves nothing unused";
   EXPECT_EQ(found({1, 0}).moved, 0);
+}
+
+// What passes that several experts share would save: the units of all of them are gathered, and each rank computes samples of
+// one. No plan has them (docs/experts.md).
+
+/// [Note: a bound on shared passes] Whatever is shared, a step computes as many rounds of a sample on each rank as its samples
+/// fill, updates each expert that was chosen, and gathers and reduces the units of each expert as often as now, since all ranks
+/// are members of these collectives. So it takes at least the longer of both. Any number of experts may share a round here, all
+/// that can overlap does, and memory is no matter: the share of the mean step that is saved is at most this.
+double most_saved(const toy::Network& network, const char* profile, const std::vector<int64_t>& own,
+                  const std::vector<double>& frequencies) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const auto ranks = static_cast<int64_t>(own.size());
+  Machine machine;
+  machine.profile = find_profile(profile);
+  machine.work = network.work, machine.dtype = "bf16";
+  PlannerInput input;
+  input.global_batch = sum(own), input.micro_batch = 1;
+  input.budget = machine.profile.device.memory / 10 * 8, input.host_budget = 400 * kGiB;
+  Plan plan = choose(network.model, Mesh::parse("dp_shard=" + std::to_string(ranks)), input, machine).plan;
+  std::map<int64_t, Prediction> known;  // by samples of the fullest rank
+  const auto pass = [&](int64_t samples) -> const Prediction& {
+    plan.global_batch = ranks * samples;
+    if (!known.contains(samples)) known[samples] = predict(network.model, plan, machine);
+    return known[samples];
+  };
+  double now = 0, shared = 0;
+  const double all = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
+  for (uint64_t step = 0; step < 2000; ++step) {
+    const RandomKey key(0, Purpose::test, step);
+    uint64_t sample = 0;
+    ExpertShares chosen(frequencies.size(), std::vector<int64_t>(own.size(), 0));
+    for (size_t r = 0; r < own.size(); ++r)
+      for (int64_t s = 0; s < own[r]; ++s) {
+        double left = key.uniform(sample++) * all;
+        size_t e = 0;
+        while (e + 1 < frequencies.size() && (left -= frequencies[e]) >= 0) ++e;
+        ++chosen[e][r];
+      }
+    double apart = 0, links = 0, updates = 0;
+    for (const auto& of_expert : deal(chosen).shares)
+      if (const int64_t most = std::ranges::max(of_expert); most > 0) {
+        const Prediction& each = pass(most);
+        apart += each.step.total, links += each.groups[0].busy_link, updates += each.step.optimizer;
+      }
+    const double computed = pass(1).step.compute * static_cast<double>(div_up(sum(own), ranks));
+    now += apart, shared += std::min(apart, std::max(computed + updates, links));
+  }
+  return 1 - shared / now;
+}
+
+/// The rows of a table of docs/experts.md whose first cell fits, by their cells.
+std::vector<std::vector<std::string>> rows_of(const std::string& first) {
+  std::ifstream page(TESSERA_SOURCE_DIR "/docs/experts.md");
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(page, line);) {
+    std::vector<std::string> cells;
+    std::istringstream in(line);
+    for (std::string cell; std::getline(in, cell, '|');) cells.push_back(cell);
+    if (cells.size() > 1 && std::regex_match(cells[1], std::regex(first))) rows.push_back(cells);
+  }
+  return rows;
+}
+std::vector<double> frequencies_of(const std::string& cell) {
+  if (cell.find("five alike") != cell.npos) return {1, 1, 1, 1, 1};
+  std::vector<double> frequencies;
+  std::istringstream in(cell);
+  for (std::string one; std::getline(in, one, '/');) frequencies.push_back(std::stod(one));
+  return frequencies;
+}
+std::vector<int64_t> own_of(int ranks, int64_t batch) {
+  std::vector<int64_t> own;
+  for (int r = 0; r < ranks; ++r) own.push_back(batch / ranks + (r < batch % ranks));
+  return own;
+}
+
+TEST(Forecast, IsThatOfTheTableOfThePageWithItsBytesAndWhatSharedPassesWouldSave) {
+  // A clip of 81 x 480 x 832 of Wan: what is noisy and the target of 16 x 21 x 60 x 104 numbers, and 512 rows of text.
+  constexpr double kBytes = 1024 + 2 * 4 * 16 * 21 * 60 * 104 + 4 * 512 * 4096 + 8;
+  const toy::Network wan = toy::transformer({.dim = 1536, .ffn = 8960, .blocks = 30, .tokens = 32760});
+  const auto rows = rows_of(R"( [234], (8|32) )");
+  ASSERT_EQ(rows.size(), 15U);
+  for (const auto& cells : rows) {
+    ASSERT_EQ(cells.size(), 8U) << cells[1];
+    int ranks = 0, batch = 0;
+    ASSERT_EQ(std::sscanf(cells[1].c_str(), " %d, %d", &ranks, &batch), 2);
+    const std::vector<double> frequencies = frequencies_of(cells[2]);
+    const std::vector<int64_t> own = own_of(ranks, batch);
+    const DealForecast forecast = deal_forecast(frequencies, own, {1});
+    EXPECT_NEAR(std::stod(cells[3]), 100 * forecast.undealt.idle, 0.0501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[4]), 100 * forecast.dealt.idle, 0.0501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[5]), forecast.moved, 0.0501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[6]), forecast.moved * kBytes / 1e6, 0.501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[7]), 100 * most_saved(wan, "h200", own, frequencies), 0.501) << cells[1] << cells[2];
+  }
+}
+
+/// Where a step gathers longer than it computes there is little to save.
+TEST(Forecast, OfSharedPassesIsLittleWhereStepsAreBoundByTheirLinks) {
+  const toy::Network picture = toy::transformer({.dim = 5120, .ffn = 13824, .blocks = 6, .tokens = 1560});
+  for (const int ranks : {2, 4})
+    for (const std::vector<double>& frequencies : {std::vector<double>{90, 10}, {60, 30, 10}, {1, 1, 1, 1, 1}})
+      EXPECT_LT(most_saved(picture, "8x4090", own_of(ranks, 8), frequencies), 0.1) << ranks;
 }
 
 }  // namespace

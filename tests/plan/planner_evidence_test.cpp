@@ -333,13 +333,13 @@ TEST(Evidence, MoreMemoryOrAFasterLinkNeverPlansSlower) {
 }
 
 /// [Note: the same time] on budgets that grow, each searched by itself. No plan of less memory is told, so in the whole matrix
-/// a few of the fastest plans are slower with more memory.
+/// a few of the fastest plans are slower with more memory, by less than what counts as the same time.
 TEST(Evidence, OfPlansOfTheSameTimeTheOneOfLeastMemoryIsPreferred) {
   constexpr int kSeeds = 200, kBudgets = 5;
   tessera::testing::MatrixPart part("budgets that grow, on every mesh", kSeeds);
   const char* meshes[] = {"single", "dp_shard=4", "dp_replicate=2,dp_shard=2", "pp=2", "pp=2,dp_shard=2"};
   int pairs = 0, slower = 0, less = 0;
-  double worst = 1;
+  double worst = 1, worst_preferred = 1;
   for (const int i : part) {
     Random random(static_cast<uint64_t>(i) + 4300);
     Problem p = drawn(random, draw(random, 2, 10));
@@ -349,7 +349,7 @@ TEST(Evidence, OfPlansOfTheSameTimeTheOneOfLeastMemoryIsPreferred) {
     p.input.parameters.reset(), p.input.gradients.reset(), p.input.states_tier.reset();
     if (p.input.host_budget > (int64_t{1} << 35)) p.input.host_budget = p.input.budget / draw(random, 1, 8);
     const int64_t first = p.input.budget;
-    double best = INFINITY;
+    double best = INFINITY, preferred = INFINITY;
     for (int b = 0; b < kBudgets; ++b) {
       p.input.budget = first + first * b / 8;
       p.input.thrifty = false;
@@ -367,19 +367,32 @@ TEST(Evidence, OfPlansOfTheSameTimeTheOneOfLeastMemoryIsPreferred) {
       EXPECT_LE(choice.memory.peak, p.input.budget) << i;
       EXPECT_LE(choice.seconds, fastest.seconds * (1 + kSameTime + kApart)) << i;
       EXPECT_LE(choice.memory.peak, fastest.memory.peak) << i;
-      for (const Candidate& c : choice.candidates)
-        if (c.fits && c.seconds <= fastest.seconds * (1 + kSameTime - kApart))
-          EXPECT_GE(c.peak, choice.memory.peak) << i;
+      const auto of = [&](const Plan& plan) { return std::ranges::find(choice.candidates, plan, &Candidate::plan); };
+      const auto first = std::ranges::min_element(choice.candidates, [](const Candidate& a, const Candidate& b) {
+        return a.fits != b.fits ? a.fits : is_better(a, b);
+      });
+      // Where a plan does not fit with all of its micro-batches, the next fastest is taken.
+      if (of(fastest.plan) != choice.candidates.end() && of(choice.plan) != choice.candidates.end() &&
+          of(fastest.plan)->host == first->host && of(choice.plan)->seconds <= first->seconds * (1 + kSameTime)) {
+        EXPECT_LE(of(choice.plan)->host, first->host) << i << ": memory of the host for memory of the device";
+        for (const Candidate& c : choice.candidates)
+          if (c.fits && c.host <= first->host && c.seconds <= of(choice.plan)->seconds)
+            EXPECT_GE(c.peak, of(choice.plan)->peak) << i;
+      }
       less += choice.memory.peak < fastest.memory.peak;
       if (best < INFINITY)
         ++pairs, slower += fastest.seconds > best * 1.001, worst = std::max(worst, fastest.seconds / best);
-      best = std::min(best, fastest.seconds);
+      if (preferred < INFINITY) worst_preferred = std::max(worst_preferred, choice.seconds / preferred);
+      best = std::min(best, fastest.seconds), preferred = std::min(preferred, choice.seconds);
     }
   }
-  std::printf("%d larger budgets: %d are slower by more than 0.1 %%, the worst %.4f times; %d plans take less memory\n",
-              pairs, slower, worst, less);
+  std::printf(
+      "%d larger budgets: %d are slower by more than 0.1 %%, the worst %.4f times, of the preferred %.4f; %d plans take less "
+      "memory\n",
+      pairs, slower, worst, worst_preferred, less);
+  EXPECT_LE(worst, 1 + kSameTime);
   if (pairs >= 100) EXPECT_GT(less, 0);
-  if (pairs >= 700) EXPECT_LE(slower, pairs / 50);
+  if (pairs >= 700) EXPECT_LE(slower, pairs / 80);
 }
 
 TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {

@@ -31,12 +31,15 @@ TEST(SendInstead, BlocksSendInsteadOfComputingAgainAsFarAsTheHostHasRoom) {
   const ModelSpec spec = toy::dear_model(kBlocks);
   const int64_t whole = peak_of_keeping_all(spec);
   const int64_t host = whole / 8;  // of one block and not of two
-  const Choice choice = choose(spec, kTwo, activations_alone(whole * 9 / 10, host), machine());
+  PlannerInput in = activations_alone(whole * 9 / 10, host);
+  in.prefetch = 1, in.strategy = Strategy::shard_grad_op;  // slots would give the blocks room
+  const Choice choice = choose(spec, kTwo, in, machine());
   ASSERT_TRUE(choice.fits) << choice.advice;
   EXPECT_LE(choice.memory.host.total(), host);
   // A search alone gives all blocks that save one way of saving: one that sends beside one that computes again is this.
   EXPECT_EQ(std::ranges::count(choice.plan.units, Policy::offload, &UnitPlan::activations), 1) << choice.plan.summary();
-  EXPECT_EQ(std::ranges::count(choice.plan.units, Policy::recompute, &UnitPlan::activations), 1);
+  EXPECT_EQ(std::ranges::count(choice.plan.units, Policy::recompute, &UnitPlan::activations), 1)
+      << choice.plan.summary();
   Plan computing = choice.plan;
   for (UnitPlan& unit : computing.units)
     if (unit.activations == Policy::offload) unit.activations = Policy::recompute;

@@ -262,6 +262,15 @@ TEST(CostModel, ProductsIn8BitsHaveTheirRateAndStreamTheirOperands) {
   EXPECT_NEAR(eight[0], 64 + 3 * (x + w) / 10, 1e-9);
   EXPECT_NEAR(eight[2], 64 + (5 * (x + y) + 20 * w) / 10, 1e-9) << "columns are read twice; dW is added from fp32";
   EXPECT_NEAR(eight[1] - eight[2], 64 + (3 * y + 5 * w) / 10, 1e-9);
+  machine.sizes["block"] = {.products = {{8, 4, 2, true, true}}, .weight_grads = {{8, 4, 2, true, true}}};
+  const CostModel shared(model, plan, machine);
+  EXPECT_NEAR(shared.forward_seconds(0, false), 64 + 3 * w / 10, 1e-9) << "the product before it made the codes of x";
+  EXPECT_NEAR(shared.weight_grad_seconds(0), 64 + (5 * y + 20 * w) / 10, 1e-9);
+  // where sizes are measured, in 16 bits: this one takes three times what the rate says, and so it does at the other rate
+  machine.profile.device.products["bf16"] = {
+      {{8}, {4}, {2}}, {{"forward", {384}}, {"input_gradient", {384}}, {"weight_gradient", {384}}}};
+  EXPECT_NEAR(seconds(true, true)[0], 3 * 64 + 3 * (x + w) / 10, 1e-9);
+  machine.profile.device.products.clear();
   machine.profile.device.gemm.erase("fp8");  // a CPU
   EXPECT_NEAR(seconds(true, true)[0], 128 + 3 * (x + w) / 10, 1e-9) << "the twin multiplies in 16 bits";
 }

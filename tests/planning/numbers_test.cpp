@@ -49,14 +49,15 @@ TEST(Numbers, S2vOnEightA100TakesAtMost43GBAndTheTimesOfTheTable) {
     ASSERT_TRUE(tight.choice.fits) << mesh;
     EXPECT_LE(tight.choice.memory.peak, 43'000'000'000) << mesh;
     // Ulysses is 0.2 ms beyond it since fused norms keep partial sums of the tables of modulation in their backward.
-    EXPECT_LE(tight.choice.seconds, 3.701) << mesh;
+    EXPECT_LE(tight.choice.fastest, 3.701) << mesh;
+    EXPECT_LE(tight.choice.seconds, tight.choice.fastest * (1 + plan::kSameTime)) << mesh;
     const plan::MemoryParts& held = tight.choice.memory.by_part;
     EXPECT_LE(held.parameters + held.gradients + held.states, 21'600'000'000) << mesh;
     EXPECT_LE(tight.prediction.step.exposed_comm, 0.05 * tight.choice.seconds) << mesh;
     EXPECT_LE(tight.prediction.step.exposed_copy, 0.002 * tight.choice.seconds) << mesh;
   }
   const Planned whole = plan("cp=8", "");
-  EXPECT_LE(whole.choice.seconds, 3.7) << "with the whole GPU the ring is within the aim";
+  EXPECT_LE(whole.choice.fastest, 3.7) << "with the whole GPU the ring is within the aim";
 }
 
 TEST(Numbers, LoraOfI2v14BFitsOneA100At81FramesWithoutHostMemoryAndAt129WithIt) {
@@ -161,7 +162,8 @@ const std::map<std::string, Shipped> kShipped = {
     {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, {{"train.micro_batch", "2"}}}},
     {"sana-1.6b_lora_24gb", {"rtx4090", 1, {{"train.micro_batch", "4"}}}},
     {"sana1.5-1.6b_full_h100", {"h100", 8, {{"train.micro_batch", "16"}}}},
-    {"sana-sprint-0.6b_scm_h100", {"h100", 8, {{"train.micro_batch", "16"}}}}};
+    {"sana-sprint-0.6b_scm_h100", {"h100", 8, {{"train.micro_batch", "16"}}}},
+    {"wan2.1-t2v-1.3b_dmd_h100", {"h100", 8, {{"train.micro_batch", "1"}}}}};
 
 TEST(Numbers, EachShippedRecipeForGpusComputesInBf16AndIsPlannedAsThePageSays) {
   const std::string page = checkpoint::read_text(TESSERA_SOURCE_DIR "/docs/plans.md");

@@ -87,6 +87,24 @@ TEST(Work, ABlockHasItsProductsAndHalvesAreStreamedInHalfTheBytes) {
   EXPECT_EQ(halves.at("head").streamed, work.at("head").streamed) << "it is fp32 in any case";
 }
 
+/// q, k, v, o, the cross attention's q, k, v and o, and two of the feed-forward, of which the text's k and v are fp32.
+TEST(Work, ProductsIn8BitsOfOneInputMakeItsCodesOnce) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  const net::Batch batch = model->pack({model->blank({16, 2, 8, 6})});
+  const auto marks = [&](DType compute, bool plan::Product::*mark) {
+    std::vector<bool> all;
+    for (const plan::Product& product :
+         count_signatures(model->units(), batch, compute).signatures.at("block").products)
+      all.push_back(product.*mark);
+    return all;
+  };
+  EXPECT_EQ(marks(DType::bf16, &plan::Product::streams),
+            (std::vector<bool>{true, true, true, true, true, false, false, true, true, true}));
+  EXPECT_EQ(marks(DType::bf16, &plan::Product::again),
+            (std::vector<bool>{false, true, true, false, false, false, false, false, false, false}));
+  EXPECT_EQ(marks(DType::f32, &plan::Product::again), std::vector<bool>(10, false));
+}
+
 TEST(Work, FrozenWeightsHaveNoGradientAndUnitsBeforeTheFirstTrainedOneNoBackward) {
   const auto model = models::make_denoiser({.config_text = kConfig});
   models::adapt(*model, {.rank = 4, .alpha = 4, .targets = {"q", "v"}});

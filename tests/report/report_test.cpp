@@ -53,6 +53,19 @@ TEST_F(Report, TellsWhatEachRankMadeOfItsDeviceAndOfItsLanes) {
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
+TEST_F(Report, TellsWhatProductsIn8BitsLost) {
+  const auto path = new_run("run", 2);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  StepMetrics m = step(1, 1.0);
+  m.fp8 = {{"blocks.0", {0.125, 0}, {0.0025, 0.5}}};
+  metrics.step(m), metrics.step(step(2, 1.0));
+  const std::string html = page({path});
+  for (const char* wanted :
+       {"Products in 8 bits: values lost, step 1", "<td>12.5 %</td><td>0 %</td><td>0.25 %</td><td>50 %</td>"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+  EXPECT_EQ(page({trained("other", 4, 4)}).find("Products in 8 bits"), std::string::npos);
+}
+
 TEST_F(Report, TellsWhatTheDriversOfGpusSaid) {
   const auto path = new_run("run", 4);
   MetricsWriter metrics(path / "metrics.jsonl", 0);

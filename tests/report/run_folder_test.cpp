@@ -95,6 +95,33 @@ TEST_F(RunFolderTest, LossesOfSetsAreMeansOverTheirSamples) {
   EXPECT_FALSE(run.steps()[2].preserved);
 }
 
+TEST_F(RunFolderTest, WhatProductsIn8BitsLoseIsThatOfTheNewestStepThatCountsIt) {
+  const auto folder = new_run("run", 4);
+  {
+    MetricsWriter log(folder / "metrics.jsonl", 0);
+    StepMetrics one = step(1, 1.0), two = step(2, 1.0);
+    one.fp8 = {{"blocks.0", {0.5, 0}, {0.5, 0}}};
+    two.fp8 = {{"blocks.0", {0.25, 0}, {1e-9, 0.125}}, {"blocks.1", {0, 0}, {0, 0}}};
+    log.step(one), log.step(two), log.step(step(3, 1.0));
+  }
+  const RunFolder run(folder);
+  const StepMetrics* counted = run.counted_fp8();
+  ASSERT_NE(counted, nullptr);
+  EXPECT_EQ(counted->step, 2);
+  ASSERT_EQ(counted->fp8.size(), 2u);
+  EXPECT_EQ(counted->fp8[0].unit, "blocks.0");
+  EXPECT_EQ(counted->fp8[0].operands.zeros, 0.25);
+  EXPECT_EQ(counted->fp8[0].operands.clipped, 0);
+  EXPECT_EQ(counted->fp8[0].gradients.zeros, 1e-9);
+  EXPECT_EQ(counted->fp8[0].gradients.clipped, 0.125);
+  EXPECT_TRUE(run.steps()[2].fp8.empty());
+  {
+    const auto other = new_run("other", 4);
+    MetricsWriter(other / "metrics.jsonl", 0).step(step(1, 1.0));
+    EXPECT_EQ(RunFolder(other).counted_fp8(), nullptr);
+  }
+}
+
 TEST_F(RunFolderTest, WhatComputeWaitedForIsTheMeanOfAllStepsButTheFirstForEachCause) {
   const auto path = new_run("run", 5);
   MetricsWriter metrics(path / "metrics.jsonl", 0);

@@ -71,6 +71,17 @@ TEST_F(Top, TellsStepLossSpeedMemoryLanesAndEvents) {
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
 }
 
+TEST_F(Top, TellsWhichUnitLosesMostToProductsIn8Bits) {
+  const auto path = new_run("eight", 3);
+  StepMetrics m = step(1, 1.0);
+  EXPECT_EQ(joined(top_screen(run_of(3, 1), {.width = 120})).find("fp8"), std::string::npos);
+  m.fp8 = {{"blocks.0", {0.02, 0}, {0.01, 0}}, {"blocks.1", {0.01, 0}, {0.03, 0}}};
+  MetricsWriter(path / "metrics.jsonl", 0).step(m);
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 120}));
+  EXPECT_NE(text.find("fp8 2 % of x and W in blocks.0  3 % of gradients in blocks.1  became zero"), std::string::npos)
+      << text;
+}
+
 /// Of more than 16 ranks a line names a few; what all take is its summary.
 TEST_F(Top, UsedAndReservedAreThoseOfAllRanks) {
   for (const int ranks : {1, 2, 16, 17, 64}) {

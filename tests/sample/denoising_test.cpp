@@ -3,6 +3,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/models/registry.h"
+#include "tessera/net/plain_context.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/sample/validation.h"
 
@@ -103,6 +104,129 @@ TEST_F(DenoisingKeys, AGivenFirstFrameStaysAsItIsAfterEveryStep) {
   for (size_t i = 1; i < found.size(); ++i)
     EXPECT_TRUE(at::equal(found[i].slice(1, 0, 1), given)) << "after step " << i;
   EXPECT_FALSE(at::equal(found.back().slice(1, 1), found[0].slice(1, 1)));
+}
+
+// Clips that are made a chunk at a time, by a small SANA-Video of lively weights.
+
+class Chunks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    at::manual_seed(3);
+    job_.model = models::make_denoiser({.preset = "sana-tiny-video"});
+    job_.guidance_branches = 2;
+    for (const auto& unit : job_.model->units())
+      for (const auto& param : unit->spec().params) weights_[param.name] = at::randn(param.shape) * 0.2;
+    text_ = at::randn({3, job_.model->context_dim()}), negative_ = at::randn({2, job_.model->context_dim()});
+  }
+  /// A clip of so many latent frames, and what its passes held at most: tokens, and numbers of states.
+  at::Tensor sampled(int64_t frames, const recipe::Overrides& keys, std::map<std::string, at::Tensor> extra = {}) {
+    const recipe::Recipe recipe = recipe::load_recipe("", with(keys));
+    job_.latent = {job_.model->in_channels(), frames, 4, 4};
+    Denoising denoising(recipe, job_, job_, /*prompt=*/0, {text_}, {negative_}, std::move(extra));
+    noise_ = denoising.latent().clone();
+    if (recipe.sample.chunk > 0) denoising.in_chunks(recipe.sample.chunk, recipe.sample.chunk_reach);
+    tokens_ = states_ = passes_ = 0;
+    while (!denoising.done())
+      denoising.pass([&](const std::vector<net::Batch>& batches, double, const at::Tensor&) {
+        std::vector<at::Tensor> out;
+        ++passes_;
+        for (const net::Batch& batch : batches) {
+          out.push_back(net::run_plain(job_.model->units(), weights_, batch));
+          tokens_ = std::max(tokens_, batch.tokens.total());
+          int64_t held = 0;
+          if (batch.tokens.history)
+            for (const net::History::Left& left : batch.tokens.history->finished)
+              for (const auto* sites : {&left.states, &left.frames})
+                for (const auto& [site, values] : *sites) held += values.numel();
+          states_ = std::max(states_, held);
+        }
+        return out;
+      });
+    return denoising.latent();
+  }
+  static recipe::Overrides with(const recipe::Overrides& keys) {
+    recipe::Overrides all = {{"sample.steps", "3"}, {"sample.guidance", "4"}, {"diffusion.shift", "7"}};
+    all.insert(all.end(), keys.begin(), keys.end());
+    return all;
+  }
+  /// The same model and steps with the whole clip in each pass: chunks that are done at the clean end, those that come still
+  /// as noise, which none before them reads.
+  at::Tensor whole(const recipe::Overrides& keys, const std::map<std::string, at::Tensor>& extra = {}) {
+    const recipe::Recipe recipe = recipe::load_recipe("", with(keys));
+    const std::vector<int64_t> bounds = net::chunk_bounds(noise_.size(1), recipe.sample.chunk);
+    const auto sampler = diffusion::make_sampler("euler", 3, recipe.diffusion.shift);
+    at::Tensor x = noise_.clone();
+    for (size_t c = 0; c + 1 < bounds.size(); ++c)
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor t = at::zeros({x.size(1)}, at::kDouble);
+        t.slice(0, bounds[c]).fill_(sampler->timesteps()[static_cast<size_t>(step)]);
+        const bool given = extra.contains("image_latent");
+        if (given) t[0] = 0;
+        net::Sample sample{.x = x, .extra = extra};
+        sample.extra["t"] = t;
+        sample.extra["chunks"] = at::tensor(std::vector<int64_t>(bounds.begin(), bounds.end() - 1), at::kLong);
+        std::vector<at::Tensor> velocities;
+        for (const at::Tensor& text : {negative_, text_}) {
+          sample.context = text;
+          net::Batch batch = job_.model->pack({sample});
+          if (recipe.sample.chunk_reach > 0) {
+            batch.tokens.history = std::make_shared<net::History>();
+            batch.tokens.history->reach = recipe.sample.chunk_reach;
+          }
+          velocities.push_back(job_.model->unpack(net::run_plain(job_.model->units(), weights_, batch), batch)[0]);
+        }
+        const auto part = [&](const at::Tensor& of) { return of.slice(1, bounds[c], bounds[c + 1]); };
+        part(x).copy_(sampler->step(step, part(x), part(diffusion::guided(velocities[0], velocities[1], 4))));
+        if (given && c == 0) x.slice(1, 0, 1).copy_(extra.at("image_latent"));
+      }
+    return x;
+  }
+  static double apart(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
+
+  job::Job job_;
+  net::WeightMap weights_;
+  at::Tensor text_, negative_, noise_;
+  int64_t tokens_ = 0, states_ = 0, passes_ = 0;
+};
+
+TEST_F(Chunks, AreTheClipOfTheSameModelThatIsCausalInTimeWithAllOfItInEachPass) {
+  for (const recipe::Overrides& keys : std::vector<recipe::Overrides>{
+           {{"sample.chunk", "2"}}, {{"sample.chunk", "3"}}, {{"sample.chunk", "1"}, {"sample.chunk_reach", "2"}}}) {
+    const at::Tensor made = sampled(7, keys);
+    const at::Tensor same = whole(keys);
+    EXPECT_LE(apart(made, same), 2e-5) << keys[0].second;
+    EXPECT_GT(apart(made, sampled(7, {})), 1e-2) << "a clip that is made at once sees what comes later";
+  }
+}
+
+TEST_F(Chunks, BeginWithAGivenFirstFrame) {
+  const std::map<std::string, at::Tensor> given = {{"image_latent", at::randn({job_.model->in_channels(), 1, 4, 4})}};
+  const recipe::Overrides keys = {{"sample.chunk", "2"}};
+  const at::Tensor made = sampled(5, keys, given);
+  EXPECT_TRUE(at::equal(made.slice(1, 0, 1), given.at("image_latent")));
+  EXPECT_LE(apart(made, whole(keys, given)), 2e-5);
+}
+
+TEST_F(Chunks, NeedNoMoreMemoryForALongerClip) {
+  for (const char* reach : {"0", "2"}) {
+    const recipe::Overrides keys = {{"sample.chunk", "2"}, {"sample.chunk_reach", reach}};
+    sampled(6, keys);
+    const int64_t tokens = tokens_, states = states_;
+    EXPECT_EQ(tokens, 2 * 4) << "four tokens a frame";
+    EXPECT_EQ(passes_, 3 * (3 + 1) - 1) << "none is stored behind the last";
+    EXPECT_GT(states, 0);
+    sampled(20, keys);
+    EXPECT_EQ(tokens_, tokens);
+    EXPECT_EQ(states_, states);
+    EXPECT_EQ(passes_, 10 * (3 + 1) - 1);
+  }
+}
+
+TEST_F(Chunks, TakeTheNoiseOfTheWholeClip) {
+  sampled(6, {{"sample.chunk", "2"}});
+  const at::Tensor of_chunks = noise_.clone();
+  sampled(6, {});
+  EXPECT_TRUE(at::equal(of_chunks, noise_));
 }
 
 }  // namespace

@@ -1214,9 +1214,11 @@ TEST(ImportMeanings, Sana) {
             "'], type: SanaWebDatasetMS, image_size: 480, caption_proportion: "
             "{prompt: 1}, external_caption_suffixes: [], load_vae_feat: false, aspect_ratio_type: "
             "ASPECT_RATIO_VIDEO_480_MS, sort_dataset: false}\nmodel: {model: SanaMSVideo_2000M_P2_D20, multi_scale: true, "
-            "aspect_ratio_type: ASPECT_RATIO_VIDEO_480_MS, class_dropout_prob: 0.1}\nscheduler: {flow_shift: 3.0, "
+            "aspect_ratio_type: ASPECT_RATIO_VIDEO_480_MS, class_dropout_prob: 0.1, chunk_index: [0, 11]}\n"
+            "scheduler: {flow_shift: 3.0, "
             "weighting_scheme: logit_normal, logit_mean: 0.0, logit_std: 1.0}\ntrain: {train_batch_size: 1, "
             "train_batch_size_image: 4, gradient_accumulation_steps: 2, gradient_clip: 0.1, num_epochs: 3, "
+            "same_timestep_prob: 0.3, chunk_sampling_strategy: incremental, noise_multiplier: 0.2, "
             "joint_training_interval: 10, optimizer: {" +
             adamw + "}, lr_schedule: constant}\nwork_dir: o\n",
         {.lr = level(2e-5 * std::sqrt(6.0 / 256)),
@@ -1224,6 +1226,10 @@ TEST(ImportMeanings, Sana) {
          .dropout = 0.1,
          .by = plain,
          .told = {{"data.images_every", "10"},
+                  {"diffusion.chunks", "0,11"},
+                  {"diffusion.chunk_draws", "incremental"},
+                  {"diffusion.chunk_same_share", "0.3"},
+                  {"diffusion.first_frame_noise", "0.2"},
                   {"data.path", clips + "," + images},
                   {"data.buckets", "81xASPECT_RATIO_VIDEO_480_MS=6,1xASPECT_RATIO_VIDEO_480_MS=24"},
                   {"train.num_epochs", "refused"}}},

@@ -1,6 +1,6 @@
 // Configurations in Python: what is read of them is what Python would have assigned; anything that has to be run is an
 // error with its line.
-#include "tessera/tools/import/python_config.h"
+#include "tessera/tools/import/config_file.h"
 
 #include <nlohmann/json.hpp>
 

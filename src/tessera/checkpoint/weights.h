@@ -5,6 +5,11 @@
 //   WeightSet weights = open_weights("Wan2.1-T2V-1.3B");
 //   weights.at("blocks.0.self_attn.q.weight").shape;
 //   weights.read_f32("blocks.0.self_attn.q.weight", first, count, values);
+//
+// The mark of weights that a run of this program wrote: what they were trained with is what the recipe gives them.
+//
+//   write_safetensors(file, tensors, own_metadata());
+//   if (is_own(open_weights(path))) ...
 #include <map>
 #include <optional>
 #include <string>
@@ -57,5 +62,17 @@ std::string fingerprint(const WeightSet& weights);
 
 /// Names and shapes of all stored tensors.
 std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights);
+
+inline constexpr const char* kTrainedBy = "trained_by";
+
+inline Metadata own_metadata() {
+  return {{"format", "pt"}, {kTrainedBy, "tessera"}};
+}  // "pt": readers of diffusers ask
+
+inline bool is_own(const WeightSet& weights) {
+  const Metadata& metadata = weights.metadata();
+  const auto found = metadata.find(kTrainedBy);
+  return found != metadata.end() && found->second == "tessera";
+}
 
 }  // namespace tessera::checkpoint

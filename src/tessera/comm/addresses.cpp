@@ -7,12 +7,14 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -120,6 +122,44 @@ Listener listen_everywhere(int port) {
   old.sin_port = htons(static_cast<in_port_t>(port));
   if (const auto listener = listen_on(reinterpret_cast<const sockaddr&>(old), sizeof old)) return *listener;
   throw std::runtime_error(std::strerror(errno) + limit_behind(errno));
+}
+
+namespace {
+
+/// An abstract one: it goes with its socket.
+std::pair<sockaddr_un, socklen_t> address_here(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)};
+}
+
+}  // namespace
+
+Listener listen_here(const std::string& name) {
+  const auto [address, size] = address_here(name);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0 && listen(fd, SOMAXCONN) == 0)
+    return {fd, 0};
+  const std::string why = std::strerror(errno) + limit_behind(errno);
+  if (fd >= 0) close(fd);
+  throw std::runtime_error(why);
+}
+
+int connect_here(const std::string& name) {
+  const auto [address, size] = address_here(name);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  int error = connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0 ? 0 : errno;
+  ucred listens{};
+  socklen_t length = sizeof listens;
+  if (error == 0 && (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listens, &length) != 0 || listens.uid != geteuid()))
+    error = EPERM;
+  if (error == 0) return fd;
+  close(fd);
+  errno = error;
+  return -1;
 }
 
 std::string place_text(const std::string& host, int port) {

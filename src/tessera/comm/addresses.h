@@ -36,6 +36,12 @@ std::optional<Listener> listen_at(const std::string& host, int port);
 /// The same at every address of this machine. Throws std::runtime_error.
 Listener listen_everywhere(int port);
 
+/// The same for processes of this machine and network namespace alone, under a name that is no file. Throws
+/// std::runtime_error where the name is in use, or there can be none.
+Listener listen_here(const std::string& name);
+/// A connection to it, that does not block; -1 and errno where nobody of this user listens under the name.
+int connect_here(const std::string& name);
+
 /// Whether this machine has an interface that leads to the host; else errno says why.
 bool has_route(const std::string& host);
 

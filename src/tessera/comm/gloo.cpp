@@ -233,13 +233,14 @@ constexpr int kRingMembers = 16;  // of SharedRings
 
 /// Groups of all ranks, where these are on several machines or more than can share memory: what each has to say goes to the first rank of its machine, from
 /// there to the first of each other machine, and back. A rank has no connection to ranks of other machines, and a first one
-/// as many as there are machines; where every rank sent to every other, 10,000 ranks would have 50 million connections. It
+/// as many as there are machines; where every rank sent to every other, 10,000 ranks would have 50 million connections. Between
+/// the first ranks of many machines it is again one of these, for groups of machines, of which the last may be smaller. It
 /// is for the few numbers that ranks exchange between the steps: everything but a gather and a broadcast takes the other way.
 class RelayedTransport final : public Transport {
  public:
   using Make = std::function<std::unique_ptr<Transport>()>;
-  /// `here`: between the ranks of this machine; `firsts`: between the first ranks of all, null elsewhere. `direct`: between
-  /// all, made when it is needed, by all members at once.
+  /// `here`: between the ranks of this machine, null where there is one; `firsts`: between the first ranks of all, null
+  /// elsewhere. `direct`: between all, made when it is needed, by all members at once.
   RelayedTransport(std::unique_ptr<Transport> here, std::unique_ptr<Transport> firsts, int rank, int each, Make direct)
       : here_(std::move(here)), firsts_(std::move(firsts)), rank_(rank), each_(each), make_direct_(std::move(direct)) {}
 
@@ -252,10 +253,11 @@ class RelayedTransport final : public Transport {
 
  private:
   using Tensors = std::vector<at::Tensor>;
-  size_t machines() const { return static_cast<size_t>(world_ / each_); }
+  size_t machines() const { return static_cast<size_t>((world_ + each_ - 1) / each_); }
+  int ranks_of(int machine) const { return std::min(each_, world_ - machine * each_); }
   int machine() const { return rank_ / each_; }
   int place() const { return rank_ % each_; }  // on this machine
-  Tensors none_here() const { return Tensors(static_cast<size_t>(each_)); }
+  Tensors none_here() const { return Tensors(static_cast<size_t>(ranks_of(machine()))); }
 
   bool same_size(const Tensors& in) {
     world_ = static_cast<int>(in.size());
@@ -266,7 +268,9 @@ class RelayedTransport final : public Transport {
   }
 
   /// Fails by the ranks of all, whichever transport it was.
-  void relay(Transport& transport, const char* what, const Tensors& out, const Tensors& in) {
+  void relay(Transport* by, const char* what, const Tensors& out, const Tensors& in) {
+    if (!by) return;
+    Transport& transport = *by;
     try {
       transport.exchange(what, out, in);
     } catch (const PeerError& error) {
@@ -287,23 +291,24 @@ class RelayedTransport final : public Transport {
     Tensors send = none_here(), receive = none_here();
     if (place() > 0) {
       send[0] = as_bytes(mine);
-      relay(*here_, "all_gather", send, receive);
+      relay(here_.get(), "all_gather", send, receive);
       send = none_here(), receive[0] = all;
-      relay(*here_, "all_gather", send, receive);
+      relay(here_.get(), "all_gather", send, receive);
     } else {
       row(rank_).copy_(as_bytes(mine));
-      for (int i = 1; i < each_; ++i) receive[static_cast<size_t>(i)] = row(first + i);
-      relay(*here_, "all_gather", send, receive);
+      const int here = ranks_of(machine());
+      for (int i = 1; i < here; ++i) receive[static_cast<size_t>(i)] = row(first + i);
+      relay(here_.get(), "all_gather", send, receive);
       Tensors told(machines()), heard(machines());
       for (size_t m = 0; m < machines(); ++m) {
         if (static_cast<int>(m) == machine()) continue;
-        told[m] = all.narrow(0, first, each_);
-        heard[m] = all.narrow(0, static_cast<int64_t>(m) * each_, each_);
+        told[m] = all.narrow(0, first, here);
+        heard[m] = all.narrow(0, static_cast<int64_t>(m) * each_, ranks_of(static_cast<int>(m)));
       }
-      relay(*firsts_, "all_gather", told, heard);
+      relay(firsts_.get(), "all_gather", told, heard);
       receive = none_here();
-      for (int i = 1; i < each_; ++i) send[static_cast<size_t>(i)] = all;
-      relay(*here_, "all_gather", send, receive);
+      for (int i = 1; i < here; ++i) send[static_cast<size_t>(i)] = all;
+      relay(here_.get(), "all_gather", send, receive);
     }
     for (int i = 0; i < world_; ++i)
       if (const at::Tensor& to = in[static_cast<size_t>(i)]; to.defined()) as_bytes(to).copy_(row(i));
@@ -319,20 +324,20 @@ class RelayedTransport final : public Transport {
     if (of_root && root_place > 0 && (is_first || root == rank_)) {
       Tensors send = none_here(), receive = none_here();
       (root == rank_ ? send[0] : receive[root_place]) = values;
-      relay(*here_, "broadcast", send, receive);
+      relay(here_.get(), "broadcast", send, receive);
     }
     if (is_first) {
       Tensors told(machines()), heard(machines());
       for (size_t m = 0; of_root && m < machines(); ++m)
         if (static_cast<int>(m) != machine()) told[m] = values;
       if (!of_root) heard[static_cast<size_t>(root / each_)] = values;
-      relay(*firsts_, "broadcast", told, heard);
+      relay(firsts_.get(), "broadcast", told, heard);
     }
     Tensors send = none_here(), receive = none_here();
     for (size_t i = 1; i < send.size() && is_first; ++i)
       if (!of_root || i != root_place) send[i] = values;
     if (!is_first && rank_ != root) receive[0] = values;
-    if (is_first || rank_ != root) relay(*here_, "broadcast", send, receive);
+    if (is_first || rank_ != root) relay(here_.get(), "broadcast", send, receive);
   }
 
   const std::unique_ptr<Transport> here_, firsts_;
@@ -440,9 +445,34 @@ class CheckIn {
   const double seconds_;
 };
 
+/// What a rank has that serves others, where no launcher does.
+struct Served {
+  std::unique_ptr<HostedStore> store;  // by rank 0
+  std::unique_ptr<StoreRelay> relay;   // by the first rank of each machine
+};
+
+/// [Note: one connection a machine] in store.h. The name of the relay of this machine; empty: it has none.
+std::string relay_without_launcher(const Rendezvous& place, const StoreAccess& access, double patience,
+                                   Served& served) {
+  if (place.local_world == 1 || place.local_world == place.world) return "";
+  const std::string name = "tessera of " + std::to_string(geteuid()) + " " + place_text(place.host, place.port);
+  if (place.local_rank == 0) {
+    served.relay = StoreRelay::open(place.host, place.port, access, patience, name);
+    if (served.relay) return name;
+  }
+  // The first rank listens once it has reached the store. Where it never comes, the others ask the store themselves.
+  for (Patience left(std::min(10.0, patience / 2)); !left.over();
+       std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+    const int fd = connect_here(name);
+    if (fd < 0) continue;
+    close(fd);
+    return name;
+  }
+  return "";
+}
+
 /// The store of this process's launcher, or rank 0's. Rank 0 makes it, and the token of the run, where no launcher does.
-c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patience,
-                                           std::unique_ptr<HostedStore>& hosted) {
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patience, Served& served) {
   const std::chrono::milliseconds timeout(static_cast<int64_t>(patience * 1000));
   const bool launched_by_us = env::text("TESSERA_STORE") == "launcher";
   if (place.store_is_hosted && !launched_by_us && env::text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
@@ -457,10 +487,14 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patie
   if (place.rank == 0 && !place.store_is_hosted) {
     if (by_folder) access.token = make_token(run);
     if (access.token.empty()) warn_of_open_store(place.host);
-    hosted = std::make_unique<HostedStore>(place.host, place.port, access.token);
+    served.store = std::make_unique<HostedStore>(place.host, place.port, access.token);
   } else if (by_folder) {
     access.run = run;
   }
+  if (launched_by_us)
+    access.relay = env::text(kRelayVariable).value_or("");
+  else if (!place.store_is_hosted)
+    access.relay = relay_without_launcher(place, access, patience, served);
   return c10::make_intrusive<C10dStore>(std::make_unique<StoreClient>(place.host, place.port, access, patience),
                                         timeout);
 }
@@ -475,7 +509,7 @@ class GlooNetwork final : public Network {
     const double patience = start_seconds(timeout);
     try {
       store_ = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
-                                                      open_store(place, patience, hosted_));
+                                                      open_store(place, patience, served_));
       CheckIn check_in(*store_, place, patience);
       check_in.run();
       even_ = check_in.even();
@@ -499,14 +533,7 @@ class GlooNetwork final : public Network {
       const bool relayed = even_ && size == place_.world && each > 1 && size > each &&
                            (purpose == "control" || purpose == "pace" || purpose == "failures");
       if (!relayed) return direct(store, index, size, on_one_machine(members, place_));
-      const auto part = [&](const std::string& of) -> c10::intrusive_ptr<c10d::Store> {
-        return c10::make_intrusive<c10d::PrefixStore>(of, store);
-      };
-      const int machine = index / each;
-      auto here = direct(part("machine " + std::to_string(machine)), index % each, each, true);
-      auto firsts = index % each == 0 ? direct(part("machines"), machine, size / each, false) : nullptr;
-      const auto all = [this, index, size, store = part("all")] { return direct(store, index, size, false); };
-      return std::make_unique<RelayedTransport>(std::move(here), std::move(firsts), index, each, all);
+      return this->relayed(store, index, size, each, true);
     } catch (const std::exception& error) {
       const std::string limit = limit_behind(first_line(error));
       throw UserError(limit.empty() ? Exit::rank_lost : Exit::usage, "comm",
@@ -523,7 +550,27 @@ class GlooNetwork final : public Network {
   }
 
  private:
-  std::unique_ptr<Transport> direct(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, bool here) {
+  using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+  /// Between machines of `each` ranks; or, of one rank of each of many machines, between groups of these.
+  std::unique_ptr<Transport> relayed(const StorePtr& store, int index, int size, int each, bool of_machines) {
+    const auto part = [&](const std::string& of) -> StorePtr {
+      return c10::make_intrusive<c10d::PrefixStore>(of, store);
+    };
+    const int machine = index / each, machines = (size + each - 1) / each;
+    const int here = std::min(each, size - machine * each);
+    std::unique_ptr<Transport> among, firsts;
+    if (here > 1) among = direct(part("machine " + std::to_string(machine)), index % each, here, of_machines);
+    constexpr int kFewMachines = 16;  // which send to each other
+    if (index % each == 0 && of_machines && machines > kFewMachines)
+      firsts = relayed(part("machines"), machine, machines, static_cast<int>(std::ceil(std::sqrt(machines))), false);
+    else if (index % each == 0)
+      firsts = direct(part("machines"), machine, machines, false);
+    const auto all = [this, index, size, store = part("all")] { return direct(store, index, size, false); };
+    return std::make_unique<RelayedTransport>(std::move(among), std::move(firsts), index, each, all);
+  }
+
+  std::unique_ptr<Transport> direct(const StorePtr& store, int index, int size, bool here) {
     if (here)
       if (auto rings = share_memory(*store, index, size))
         return std::make_unique<SharedTransport>(std::move(rings), watchdog_);
@@ -533,7 +580,7 @@ class GlooNetwork final : public Network {
   const Rendezvous place_;
   const std::chrono::milliseconds timeout_;
   Watchdog watchdog_;
-  std::unique_ptr<HostedStore> hosted_;  // by rank 0, where no launcher does
+  Served served_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool even_ = false;  // as many ranks on each machine
 };

@@ -36,7 +36,7 @@ StoreClient::StoreClient(const std::string& host, int port, StoreAccess access, 
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const double before = std::max(left->left(), 0.1);
     const auto began = std::chrono::steady_clock::now();
-    fd_ = connect_to(host, port, before);
+    fd_ = reach(before);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     if (took > kPause) left.emplace(std::max(before - took, kGreeting));  // nobody looked at it meanwhile
     meanwhile_ = [&left] { left->left(); };
@@ -70,6 +70,20 @@ StoreClient::StoreClient(const std::string& host, int port, StoreAccess access, 
 }
 
 StoreClient::~StoreClient() { close(); }
+
+int StoreClient::reach(double seconds) const {
+  if (access_.relay.empty()) return connect_to(host_, port_, seconds);
+  for (Patience patience(seconds);; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+    const int fd = connect_here(access_.relay);
+    if (fd >= 0) return fd;
+    if (errno == EAGAIN && !patience.over()) continue;  // many come at once
+    throw UserError(Exit::rank_lost, "comm",
+                    "the rendezvous endpoint " + place_text(host_, port_) +
+                        " cannot be reached: the process of this machine that relays to it is gone (" +
+                        std::strerror(errno) + ")",
+                    "see the messages of this machine's launcher, or of its first rank");
+  }
+}
 
 std::unique_ptr<StoreClient> StoreClient::another(double patience) const {
   return std::make_unique<StoreClient>(host_, port_, access_, patience);
@@ -253,12 +267,32 @@ int64_t HostedStore::served() const { return server_->served(); }
 
 void HostedStore::pause() { server_->pause(); }
 
-void HostedStore::resume() {
+namespace {
+
+void go_on(StoreServer& server) {
   try {
-    server_->resume();
+    server.resume();
   } catch (const std::runtime_error& error) {
     throw UserError(Exit::memory, "comm", std::string("the rendezvous endpoint cannot go on: ") + error.what(),
                     "raise that limit, or end some processes");
+  }
+}
+
+}  // namespace
+
+void HostedStore::resume() { go_on(*server_); }
+
+void StoreRelay::resume() { go_on(server_); }
+
+std::string StoreRelay::own_name() { return "tessera " + random_token(); }
+
+std::unique_ptr<StoreRelay> StoreRelay::open(const std::string& host, int port, const StoreAccess& access,
+                                             double patience, const std::string& name) {
+  StoreClient store(host, port, access, patience);
+  try {
+    return std::unique_ptr<StoreRelay>(new StoreRelay(listen_here(name), store, name));
+  } catch (const std::runtime_error&) {
+    return nullptr;
   }
 }
 

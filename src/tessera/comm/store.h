@@ -19,6 +19,14 @@
 // - *Bounds.* A frame has 16 MiB, the store 1 GiB at most. The server never waits for a client: one that does not read
 //   is dropped.
 // - *Place.* It listens at the address given, where that is one of this machine in numbers, else at all.
+//
+// [Note: one connection a machine]
+// Where every rank has a connection to the store, node 0 holds as many as there are ranks. Instead a process of each machine
+// relays: the launcher, or without one the first rank. It has one admitted connection to the store; the ranks of its machine
+// connect to it, with the same greeting, and it passes on what they ask with their name before it. Waits of several are open
+// at once. When its connection ends it closes theirs, so that they see what they would have seen; when one of theirs ends the
+// store forgets what that one waited for. Their deadlines are their own.
+//
 // Bytes are neither encrypted nor signed after the greeting: who can change packets on the way between two machines can
 // change what is said. That is Gloo's state too, whose data ports know no proof at all.
 #include <cstdint>
@@ -29,6 +37,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/comm/patience.h"
@@ -43,10 +52,14 @@ namespace tessera::comm {
 //   store.set("rank 3", "10.0.0.7");
 //   store.wait({"rank 4"}, 60);
 
+/// By which a launcher tells its ranks of its relay.
+inline constexpr const char* kRelayVariable = "TESSERA_RELAY";
+
 /// What opens the store.
 struct StoreAccess {
   std::string token = {};          ///< empty: that of `run`
   std::filesystem::path run = {};  ///< a folder whose token the host has (read_token); empty: there is none
+  std::string relay = {};          ///< the name of a StoreRelay of this machine, by which the store is reached
 };
 
 /// The store ended, or did not answer in time.
@@ -81,11 +94,14 @@ class StoreClient {
 
   /// What opened the store; empty: it is open.
   const std::string& token() const { return token_; }
+  /// The admitted connection; nothing can be called any more.
+  int release() { return std::exchange(fd_, -1); }
 
   void answer_within(double seconds) { answer_ = seconds; }
   void meanwhile(std::function<void()> act) { meanwhile_ = std::move(act); }
 
  private:
+  int reach(double seconds) const;
   std::string greet(const std::string& token, double seconds);
   void send_all(std::string_view bytes, Patience& patience);
   std::string receive(Patience& patience);
@@ -123,6 +139,28 @@ class HostedStore {
   class Server;
   std::unique_ptr<Server> server_;
   int port_ = 0;
+};
+
+/// [Note: one connection a machine]
+class StoreRelay {
+ public:
+  /// Waits for the store as StoreClient does, and throws what that throws. Null where it cannot listen under the name: another
+  /// process does, or the system has nothing left to serve with.
+  static std::unique_ptr<StoreRelay> open(const std::string& host, int port, const StoreAccess& access, double patience,
+                                          const std::string& name);
+  /// A name that nobody else has.
+  static std::string own_name();
+
+  const std::string& name() const { return name_; }    ///< for StoreAccess
+  const std::string& token() const { return token_; }  ///< empty: the store is open
+  void pause() { server_.pause(); }                    ///< as HostedStore does
+  void resume();
+
+ private:
+  StoreRelay(Listener listener, StoreClient& store, const std::string& name)
+      : name_(name), token_(store.token()), server_(listener, token_, store.release()) {}
+  const std::string name_, token_;
+  StoreServer server_;
 };
 
 /// Key-value texts that launchers exchange, separate from the keys of ranks. Every call throws UserError (rank_lost) if

@@ -49,7 +49,8 @@ std::string frame(uint8_t head, const std::vector<std::string>& parts) {
     put(body, part.size());
     body += part;
   }
-  if (body.size() > kLargestFrame) throw Malformed("a text of " + std::to_string(body.size()) + " bytes");
+  if (body.size() > kLargestFrame + kRelayedMore)
+    throw Malformed("a text of " + std::to_string(body.size()) + " bytes");
   std::string bytes;
   put(bytes, body.size());
   return bytes + body;
@@ -58,7 +59,7 @@ std::string frame(uint8_t head, const std::vector<std::string>& parts) {
 std::optional<Message> take(std::string& buffer) {
   if (buffer.size() < 4) return std::nullopt;
   const size_t size = number_at(buffer, 0);
-  if (size < 1 || size > kLargestFrame) throw Malformed("a frame of " + std::to_string(size) + " bytes");
+  if (size < 1 || size > kLargestFrame + kRelayedMore) throw Malformed("a frame of " + std::to_string(size) + " bytes");
   if (buffer.size() < 4 + size) return std::nullopt;
   const std::string_view body(buffer.data() + 4, size);
   Message message;
@@ -111,11 +112,12 @@ std::string StoreServer::refused() const {
   return refused_;
 }
 
-StoreServer::StoreServer(Listener listener, std::string token)
+StoreServer::StoreServer(Listener listener, std::string token, int upwards)
     : listener_(listener),
       token_(std::move(token)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
+  up_.fd = upwards, up_.admitted = true;
   if (epoll_ < 0 || stop_ < 0) {
     const std::string why = std::strerror(errno) + limit_behind(errno);
     close_all();
@@ -123,6 +125,7 @@ StoreServer::StoreServer(Listener listener, std::string token)
   }
   watch(epoll_, EPOLL_CTL_ADD, listener_.fd, EPOLLIN);
   watch(epoll_, EPOLL_CTL_ADD, stop_, EPOLLIN);
+  if (up_.fd >= 0) watch(epoll_, EPOLL_CTL_ADD, up_.fd, EPOLLIN);
   try {
     resume();
   } catch (...) {
@@ -161,7 +164,7 @@ StoreServer::~StoreServer() {
 }
 
 void StoreServer::close_all() {
-  for (const int fd : {epoll_, stop_, listener_.fd})
+  for (const int fd : {epoll_, stop_, listener_.fd, up_.fd})
     if (fd >= 0) ::close(fd);
 }
 
@@ -173,14 +176,50 @@ void StoreServer::serve() {
       const int fd = events[static_cast<size_t>(i)].data.fd;
       if (fd == stop_) return;
       if (fd == listener_.fd) continue;  // last: descriptors of this round are not used again within it
+      if (fd == up_.fd) {
+        if (!pass_down()) lose_upwards();
+        continue;
+      }
       const auto found = connections_.find(fd);
       if (found == connections_.end()) continue;  // dropped in this round
       if (!read(found->second) || !write(found->second)) drop(fd);
     }
     drop_strangers();
+    if (up_.fd >= 0 && !write(up_)) lose_upwards();
+    if (listener_.fd < 0) continue;
     listen(true);
     accept_all();
   }
+}
+
+/// What the server above has answered goes to whoever asked; false when the connection is over.
+bool StoreServer::pass_down() {
+  std::array<char, 65536> buffer;
+  const ssize_t got = ::recv(up_.fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  up_.in.append(buffer.data(), static_cast<size_t>(got));
+  try {
+    while (auto answer = wire::take(up_.in)) {
+      if (answer->parts.empty()) return false;
+      const auto client = clients_.find(answer->parts.front());
+      if (client == clients_.end()) continue;  // it did not wait for that
+      answer->parts.erase(answer->parts.begin());
+      Connection& asked = connections_.at(client->second);
+      if (answer->head != static_cast<uint8_t>(Status::dropped)) asked.out += wire::frame(answer->head, answer->parts);
+      if (answer->head == static_cast<uint8_t>(Status::dropped) || !write(asked)) drop(asked.fd);
+    }
+  } catch (const wire::Malformed&) {
+    return false;
+  }
+  return true;
+}
+
+/// The clients see the end that this server saw, and nobody comes any more.
+void StoreServer::lose_upwards() {
+  ::close(std::exchange(up_.fd, -1));
+  ::close(std::exchange(listener_.fd, -1));
+  while (!connections_.empty()) drop(connections_.begin()->first);
 }
 
 void StoreServer::listen(bool on) {
@@ -224,10 +263,18 @@ void StoreServer::accept_all() {
 }
 
 void StoreServer::drop(int fd) {
-  if (!connections_.at(fd).admitted) --strangers_;
+  Connection& connection = connections_.at(fd);
+  if (!connection.admitted) --strangers_;
+  if (clients_.erase(connection.name) > 0 && up_.fd >= 0) up_.out += wire::frame(Op::left, {connection.name});
   connections_.erase(fd);
-  std::erase_if(waiting_, [fd](const auto& entry) { return entry.second == fd; });
+  std::erase_if(waiting_, [fd](const auto& entry) { return entry.second.fd == fd; });
   ::close(fd);
+}
+
+/// A relay's client has gone, or waits no more.
+void StoreServer::forget(int fd, const std::string& client) {
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.second == Waiter{fd, client}; });
+  connections_.at(fd).awaits.erase(client);
 }
 
 void StoreServer::drop_strangers() {
@@ -247,14 +294,46 @@ bool StoreServer::read(Connection& connection) {
   connection.in.append(buffer.data(), static_cast<size_t>(got));
   if (!connection.admitted) return admit(connection);
   try {
-    while (auto request = wire::take(connection.in)) {
-      if (!connection.awaits.empty()) return false;  // a client asks one thing at a time
-      perform(connection, std::move(*request));
-    }
+    take_requests(connection);
   } catch (const wire::Malformed&) {
     return false;
   }
   return true;
+}
+
+void StoreServer::take_requests(Connection& connection) {
+  while (auto request = wire::take(connection.in)) {
+    if (up_.fd >= 0) {
+      if (connection.name.empty()) {
+        connection.name = std::to_string(++named_);
+        clients_.emplace(connection.name, connection.fd);
+      }
+      request->parts.insert(request->parts.begin(),
+                            {connection.name, std::string(1, static_cast<char>(request->head))});
+      up_.out += wire::frame(Op::relayed, request->parts);
+    } else if (request->head == static_cast<uint8_t>(Op::relayed) || request->head == static_cast<uint8_t>(Op::left)) {
+      take_relayed(connection, std::move(*request));
+    } else {
+      perform(connection, "", *request);
+    }
+  }
+}
+
+/// A client that speaks wrongly costs the relay that client alone.
+void StoreServer::take_relayed(Connection& connection, wire::Message request) {
+  auto& parts = request.parts;
+  const bool left = request.head == static_cast<uint8_t>(Op::left);
+  if (parts.size() < (left ? 1 : 2) || parts[0].empty() || (!left && parts[1].size() != 1))
+    throw wire::Malformed("a request of nobody");
+  const std::string client = parts[0];
+  if (left) return forget(connection.fd, client);
+  const wire::Message own{static_cast<uint8_t>(parts[1][0]), {parts.begin() + 2, parts.end()}};
+  try {
+    perform(connection, client, own);
+  } catch (const wire::Malformed&) {
+    forget(connection.fd, client);
+    connection.out += wire::frame(Status::dropped, {client});
+  }
 }
 
 bool StoreServer::admit(Connection& connection) {
@@ -296,24 +375,38 @@ bool StoreServer::write(Connection& connection) {
   return connection.out.size() <= kUnread;
 }
 
-void StoreServer::perform(Connection& connection, wire::Message request) {
-  ++served_;
-  if (request.head == static_cast<uint8_t>(Op::wait)) {
-    connection.awaits = std::move(request.parts);
-    if (!all_set(connection.awaits)) {
-      const auto missed =
-          std::ranges::find_if(connection.awaits, [&](const auto& key) { return !values_.contains(key); });
-      waiting_.emplace(*missed, connection.fd);
-      return;
-    }
-    connection.awaits.clear();
-    connection.out += wire::frame(Status::ok, {});
-    return;
-  }
-  connection.out += answer(request);
+namespace {
+
+/// For a connection itself, or for a relay's client of this name.
+std::string framed_for(const std::string& client, wire::Message answer) {
+  if (!client.empty()) answer.parts.insert(answer.parts.begin(), client);
+  return wire::frame(answer.head, answer.parts);
 }
 
-std::string StoreServer::answer(const wire::Message& request) {
+wire::Message message(Status status, std::vector<std::string> parts = {}) {
+  return {static_cast<uint8_t>(status), std::move(parts)};
+}
+
+}  // namespace
+
+void StoreServer::perform(Connection& connection, const std::string& client, const wire::Message& request) {
+  ++served_;
+  if (connection.awaits.contains(client)) throw wire::Malformed("a client asks one thing at a time");
+  if (request.head == static_cast<uint8_t>(Op::wait)) return wait(connection, client, request.parts);
+  connection.out += framed_for(client, answer(request));
+}
+
+void StoreServer::wait(Connection& connection, const std::string& client, std::vector<std::string> keys) {
+  const auto missed = std::ranges::find_if(keys, [&](const auto& key) { return !values_.contains(key); });
+  if (missed == keys.end()) {
+    connection.out += framed_for(client, message(Status::ok));
+    return;
+  }
+  waiting_.emplace(*missed, Waiter{connection.fd, client});
+  connection.awaits[client] = std::move(keys);
+}
+
+wire::Message StoreServer::answer(const wire::Message& request) {
   struct Row {
     Op op;
     size_t parts;
@@ -322,19 +415,19 @@ std::string StoreServer::answer(const wire::Message& request) {
                            {Op::add, 2}, {Op::erase, 1}, {Op::count, 0}};
   const auto op = static_cast<Op>(request.head);
   const auto& parts = request.parts;
-  if (op == Op::check) return wire::frame(all_set(parts) ? Status::ok : Status::absent, {});
+  if (op == Op::check) return message(all_set(parts) ? Status::ok : Status::absent);
   const auto row = std::ranges::find(kRows, op, &Row::op);
   if (row == std::end(kRows) || parts.size() != row->parts) throw wire::Malformed("an unknown request");
   const auto found = parts.empty() ? values_.end() : values_.find(parts[0]);
   const bool known = found != values_.end();
   switch (op) {
     case Op::get:
-      return known ? wire::frame(Status::ok, {found->second}) : wire::frame(Status::absent, {});
+      return known ? message(Status::ok, {found->second}) : message(Status::absent);
     case Op::set:
       return store(parts[0], parts[1]);
     case Op::compare_set:
       if (known ? found->second == parts[1] : parts[1].empty()) return store(parts[0], parts[2]);
-      return wire::frame(Status::ok, {known ? found->second : parts[1]});
+      return message(Status::ok, {known ? found->second : parts[1]});
     case Op::add: {
       int64_t sum = 0, more = 0;
       if (known) std::from_chars(found->second.data(), found->second.data() + found->second.size(), sum);
@@ -344,39 +437,40 @@ std::string StoreServer::answer(const wire::Message& request) {
     }
     case Op::erase:
       if (known) bytes_ -= found->first.size() + found->second.size(), values_.erase(found);
-      return wire::frame(known ? Status::ok : Status::absent, {});
+      return message(known ? Status::ok : Status::absent);
     default:
-      return wire::frame(Status::ok, {std::to_string(values_.size())});
+      return message(Status::ok, {std::to_string(values_.size())});
   }
 }
 
 /// Sets the key and answers with its value.
-std::string StoreServer::store(const std::string& key, const std::string& value) {
+wire::Message StoreServer::store(const std::string& key, const std::string& value) {
   const auto found = values_.find(key);
   const size_t before = found == values_.end() ? 0 : key.size() + found->second.size();
   const size_t after = bytes_ - before + key.size() + value.size();
-  if (after > kLargestStore) return wire::frame(Status::refused, {});
+  if (after > kLargestStore) return message(Status::refused);
   bytes_ = after;
   values_.insert_or_assign(key, value);
   wake(key);
-  return wire::frame(Status::ok, {value});
+  return message(Status::ok, {value});
 }
 
 /// Answers those that waited for this key alone; the others wait for the next that they miss.
 void StoreServer::wake(const std::string& key) {
-  std::vector<int> waiters;
+  std::vector<Waiter> waiters;
   const auto [first, last] = waiting_.equal_range(key);
   for (auto at = first; at != last; ++at) waiters.push_back(at->second);
   waiting_.erase(first, last);
-  for (const int fd : waiters) {
-    Connection& connection = connections_.at(fd);
-    const auto missed = std::ranges::find_if(connection.awaits, [&](const auto& k) { return !values_.contains(k); });
-    if (missed != connection.awaits.end()) {
-      waiting_.emplace(*missed, fd);
+  for (const Waiter& waiter : waiters) {
+    Connection& connection = connections_.at(waiter.fd);
+    const auto awaited = connection.awaits.find(waiter.client);
+    const auto missed = std::ranges::find_if(awaited->second, [&](const auto& k) { return !values_.contains(k); });
+    if (missed != awaited->second.end()) {
+      waiting_.emplace(*missed, waiter);
       continue;
     }
-    connection.awaits.clear();
-    connection.out += wire::frame(Status::ok, {});
+    connection.awaits.erase(awaited);
+    connection.out += framed_for(waiter.client, message(Status::ok));
     write(connection);  // one that is over shows itself when it is read
   }
 }

@@ -68,11 +68,28 @@ device::Properties properties(int index) {
           static_cast<int64_t>(free)};
 }
 
-void place(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(index)); }
-
 void wait() { c10::cuda::device_synchronize(); }
 
 // --- streams and events
+
+/// The stream on which threads begin. CUDA's default stream cannot be captured, and this one waits for no other by itself.
+cudaStream_t first_stream(int index) {
+  static std::mutex mutex;
+  static std::map<int, cudaStream_t> streams;  // never destroyed: threads use them until the process ends
+  const std::lock_guard lock(mutex);
+  cudaStream_t& stream = streams[index];
+  if (!stream) C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void use_stream(cudaStream_t stream, int index) {
+  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(index)));
+}
+
+void place(int index) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  use_stream(first_stream(index), index);
+}
 
 /// Does not wait for the first stream, as streams do by default. LibTorch's pool would give the 33rd again what the first
 /// has.
@@ -91,9 +108,8 @@ device::Stream make_stream(device::Priority priority) {
 void free_stream(device::Stream stream) { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream))); }
 
 void set_stream(device::Stream stream) {
-  const auto index = static_cast<c10::DeviceIndex>(c10::cuda::current_device());
-  c10::cuda::setCurrentCUDAStream(stream ? c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), index)
-                                         : c10::cuda::getDefaultCUDAStream(index));
+  const int index = c10::cuda::current_device();
+  use_stream(stream ? static_cast<cudaStream_t>(stream) : first_stream(index), index);
 }
 
 cudaEvent_t event_of(device::Event event) { return static_cast<cudaEvent_t>(event); }
@@ -179,6 +195,40 @@ std::string fault() {
   }
   return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
 }
+
+// --- graphs
+
+struct DeviceGraph {
+  cudaGraphExec_t exec = nullptr;
+  int64_t nodes = 0;
+};
+
+/// Relaxed: other threads may do meanwhile what would disturb a capture of theirs, as to ask the driver for memory.
+void begin_graph() { C10_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed)); }
+
+device::Graph end_graph() {
+  cudaGraph_t captured = nullptr;
+  C10_CUDA_CHECK(cudaStreamEndCapture(stream(), &captured));
+  TORCH_CHECK(captured, "the device has dropped what was captured: some of it cannot be part of a graph");
+  size_t nodes = 0;
+  cudaGraphExec_t exec = nullptr;
+  cudaError_t error = cudaGraphGetNodes(captured, nullptr, &nodes);
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&exec, captured, 0);
+  static_cast<void>(cudaGraphDestroy(captured));
+  C10_CUDA_CHECK(error);
+  return new DeviceGraph{exec, static_cast<int64_t>(nodes)};
+}
+
+void launch(device::Graph graph) { C10_CUDA_CHECK(cudaGraphLaunch(static_cast<DeviceGraph*>(graph)->exec, stream())); }
+
+/// Owners end with it, also after the device has failed.
+void free_graph(device::Graph graph) {
+  const auto* owned = static_cast<DeviceGraph*>(graph);
+  static_cast<void>(cudaGraphExecDestroy(owned->exec));
+  delete owned;
+}
+
+int64_t graph_nodes(device::Graph graph) { return static_cast<DeviceGraph*>(graph)->nodes; }
 
 // --- memory
 
@@ -462,6 +512,11 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .await = tessera::cuda::await,
       .has_happened = has_happened,
       .seconds_between = seconds_between,
+      .begin_graph = begin_graph,
+      .end_graph = end_graph,
+      .launch = launch,
+      .free_graph = free_graph,
+      .graph_nodes = graph_nodes,
       .write_word = write_word,
       .fault = tessera::cuda::fault,
       .label = nullptr,
@@ -525,6 +580,9 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .state_results = fused<launch_state_results>,
       .state_gradients = fused<launch_state_gradients>,
       .state_result_gradients = fused<launch_state_result_gradients>,
+      .add_sums = fused<launch_add_sums>,
+      .silu_glu = fused<launch_silu_glu>,
+      .silu_glu_gradients = fused<launch_silu_glu_gradients>,
   };
   return &table;
 }

@@ -155,8 +155,27 @@ __global__ void decode_tiles(float* __restrict__ out, const uint8_t* __restrict_
 // Lines of products in 8 bits (ops::QuantisedLines). A row has one thread block, which reads it twice, the second time from the
 // cache. Columns take two passes: their maxima, and tiles of 64 tokens by 32 columns that are turned in shared memory.
 
+/// What a thread has lost of the values that it quantised.
+struct LostValues {
+  int zeros = 0, clipped = 0;
+
+  __device__ void add(float x, uint8_t code, float beyond) {
+    zeros += (code & 0x7f) == 0 && x != 0;
+    clipped += fabsf(x) > beyond;
+  }
+  /// Sums of whole numbers, which are exact in any order.
+  __device__ void write(const ops::QuantisedLines& n) const {
+    if (zeros) atomicAdd(n.counts + 1, static_cast<double>(zeros));
+    if (clipped) atomicAdd(n.counts + 2, static_cast<double>(clipped));
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicAdd(n.counts, static_cast<double>(n.rows * n.width));
+  }
+};
+
+__device__ float beyond(float scale, const Format& f) { return ops::kBeyondFp8 * scale * f.top; }
+
 __global__ void quantise_rows(ops::QuantisedLines n) {
   __shared__ float warps[kWarps];
+  LostValues lost;
   const Format f = format_of({0, 0, 1, 1, n.e5m2});
   for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
     float most = 0;
@@ -174,8 +193,12 @@ __global__ void quantise_rows(ops::QuantisedLines n) {
       TESSERA_UNROLL
       for (int j = 0; j < kLaneValues; ++j) codes[j] = encoded(x[j], scale, f);
       store_lane(n.codes + row * n.stride + at, codes, values_at(at, n.stride));
+      if (!n.counts) continue;
+      TESSERA_UNROLL
+      for (int j = 0; j < kLaneValues; ++j) lost.add(x[j], codes[j], beyond(scale, f));  // zeros beyond the row
     }
   }
+  if (n.counts) lost.write(n);
 }
 
 __device__ float value_of(const ops::RowsIn& rows, int64_t at) {
@@ -202,6 +225,7 @@ constexpr int kTileTokens = 64, kTileColumns = 32;
 
 __global__ void encode_columns(ops::QuantisedLines n) {
   __shared__ uint8_t turned[kTileColumns][kTileTokens + 8];  // lanes of eight codes begin at a multiple of eight
+  LostValues lost;
   const Format f = format_of({0, 0, 1, 1, n.e5m2});
   const int64_t across_all = div_up(n.width, kTileColumns), tiles = across_all * div_up(n.stride, kTileTokens);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -210,7 +234,9 @@ __global__ void encode_columns(ops::QuantisedLines n) {
     const float scale = left + column < n.width ? n.scales[left + column] : 1.0f;
     for (int t = static_cast<int>(threadIdx.x) / kTileColumns; t < kTileTokens; t += kThreads / kTileColumns) {
       const bool inside = top + t < n.rows && left + column < n.width;
-      turned[column][t] = inside ? encoded(value_of(n.x, (top + t) * n.width + left + column), scale, f) : 0;
+      const float x = inside ? value_of(n.x, (top + t) * n.width + left + column) : 0;
+      turned[column][t] = inside ? encoded(x, scale, f) : 0;
+      if (n.counts) lost.add(x, turned[column][t], beyond(scale, f));
     }
     __syncthreads();
     const int line = static_cast<int>(threadIdx.x) / (kTileTokens / kLaneValues),
@@ -223,6 +249,7 @@ __global__ void encode_columns(ops::QuantisedLines n) {
     }
     __syncthreads();
   }
+  if (n.counts) lost.write(n);
 }
 
 /// Thread blocks: x goes over tiles, y divides each. Narrow tiles have fewer threads.

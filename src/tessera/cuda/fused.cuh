@@ -123,6 +123,26 @@ __device__ inline Group group_of(const TableRuns& runs, int64_t index) {
   return {runs.at[i].row, begin, end < runs.at[i].end ? end : runs.at[i].end};
 }
 
+/// exp_fast of ops/kernel.h.
+__device__ inline float exp_fast(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float n = rintf(x * 1.44269504f), r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * __uint_as_float((static_cast<uint32_t>(static_cast<int>(n)) + 127u) << 23);
+}
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
+__device__ inline float silu_slope(float x) {
+  const float s = sigmoid(x);
+  return s * (1.0f + x * (1.0f - s));
+}
+
 /// Whole rows for a thread block each, or for a warp each.
 inline int blocks_of_rows(int64_t rows, int64_t rows_at_once) {
   return static_cast<int>(std::min<int64_t>((rows + rows_at_once - 1) / rows_at_once, kMaxThreadBlocks));

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_back(ops::GatedGradients n)
       for (int a = 0; a < kAhead; ++a) {
         const int here = t + a < group.end ? part.count : 0;
         load_values(up[a], n.up, (t + a) * n.width + part.column, here);
-        load_values(y[a], n.y, (t + a) * n.width + part.column, n.sums.table ? here : 0);
+        load_values(y[a], n.y, (t + a) * n.width + part.column, n.sums.partials ? here : 0);
       }
       TESSERA_UNROLL
       for (int a = 0; a < kAhead; ++a) {
@@ -78,24 +78,9 @@ __global__ void __launch_bounds__(kThreads, 2) gated_back(ops::GatedGradients n)
       }
     }
     const int64_t at = part.group * n.width + part.column;
-    if (n.sums.table) store_lane(n.sums.partials + at, sums, part.count);
+    if (n.sums.partials) store_lane(n.sums.partials + at, sums, part.count);
     if (n.columns) store_lane(n.columns + at, columns, part.count);
   });
-}
-
-/// exp_fast of ops/kernel.h.
-__device__ float exp_fast(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  const float n = rintf(x * 1.44269504f), r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * __uint_as_float((static_cast<uint32_t>(static_cast<int>(n)) + 127u) << 23);
 }
 
 constexpr float kTwoRoot = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2 / pi)
@@ -140,6 +125,32 @@ __global__ void __launch_bounds__(kThreads, 2) gelu_back(ops::GeluGradients n) {
     }
     if (n.columns) store_lane(n.columns + part.group * n.width + part.column, columns, part.count);
   });
+}
+
+__global__ void __launch_bounds__(kThreads) glu_lanes(ops::GluRows n) {
+  for (BlockOfWarp block(n.values); block.inside(); block.next()) {
+    float x[kLaneValues], gate[kLaneValues];
+    load_values(x, n.x, block.at(), block.count());
+    load_values(gate, n.gate, block.at(), block.count());
+    for (int j = 0; j < kLaneValues; ++j) x[j] = x[j] * (gate[j] * sigmoid(gate[j]));
+    store_values(n.y, x, block.at(), block.count());
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) glu_back(ops::GluGradients n) {
+  for (BlockOfWarp block(n.values); block.inside(); block.next()) {
+    float dy[kLaneValues], x[kLaneValues], gate[kLaneValues];
+    load_values(dy, n.dy, block.at(), block.count());
+    load_values(x, n.x, block.at(), block.count());
+    load_values(gate, n.gate, block.at(), block.count());
+    for (int j = 0; j < kLaneValues; ++j) {
+      const float up = dy[j], value = x[j];
+      dy[j] = up * (gate[j] * sigmoid(gate[j]));
+      x[j] = up * value * silu_slope(gate[j]);
+    }
+    store_values(n.dx, dy, block.at(), block.count());
+    store_values(n.dgate, x, block.at(), block.count());
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) turn_neighbours(ops::RotatedRows n) {
@@ -207,6 +218,18 @@ cudaError_t launch_gelu_gradients(const ops::GeluGradients& n, cudaStream_t stre
   if (n.tokens == 0) return cudaSuccess;
   const int64_t groups = (n.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
   TESSERA_LAUNCH(gelu_back, blocks_of_parts(groups, n.width), kThreads, stream, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_silu_glu(const ops::GluRows& n, cudaStream_t stream) {
+  if (n.values == 0) return cudaSuccess;
+  TESSERA_LAUNCH(glu_lanes, thread_blocks(n.values), kThreads, stream, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_silu_glu_gradients(const ops::GluGradients& n, cudaStream_t stream) {
+  if (n.values == 0) return cudaSuccess;
+  TESSERA_LAUNCH(glu_back, thread_blocks(n.values), kThreads, stream, n);
   return cudaGetLastError();
 }
 

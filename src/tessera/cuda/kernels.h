@@ -129,6 +129,8 @@ cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t
 cudaError_t launch_gelu(const ops::GeluRows& rows, cudaStream_t stream);
 cudaError_t launch_gelu_gradients(const ops::GeluGradients& rows, cudaStream_t stream);
 cudaError_t launch_quantise_lines(const ops::QuantisedLines& lines, cudaStream_t stream);
+cudaError_t launch_silu_glu(const ops::GluRows& rows, cudaStream_t stream);
+cudaError_t launch_silu_glu_gradients(const ops::GluGradients& rows, cudaStream_t stream);
 cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise(const ops::DepthwiseRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise_gradients(const ops::DepthwiseGradients& rows, cudaStream_t stream);
@@ -140,6 +142,7 @@ cudaError_t launch_state_result_gradients(const ops::StateResultGradients& rows,
 /// The second half of a sum over tokens: of one table, or of two with the same rows.
 cudaError_t launch_add_groups(std::initializer_list<ops::TableSums> sums, const ops::TableRuns& runs, int64_t width,
                               cudaStream_t stream);
+cudaError_t launch_add_sums(const ops::ManyGroupSums& sums, cudaStream_t stream);
 
 /// Keeps the stream busy for so many cycles.
 cudaError_t launch_spin(int64_t cycles, cudaStream_t stream);

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2) layer_norm_back(ops::LayerNormGra
         store_values(n.dx, up, t * n.width + column, count);
       }
     }
-    if (!n.scale_sums.table) continue;
+    if (!n.scale_sums.partials) continue;
     store_partials<Owner>(n.scale_sums.partials, dscale, g, n.width);
     store_partials<Owner>(n.shift_sums.partials, dshift, g, n.width);
   }
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 2) rms_norm_back(ops::RmsNormGradien
         store_values(n.dx, x, t * n.width + column, count);
       }
     }
-    if (n.sums.table) store_partials<Owner>(n.sums.partials, dw, group, n.width);
+    if (n.sums.partials) store_partials<Owner>(n.sums.partials, dw, group, n.width);
     if (n.columns) store_partials<Owner>(n.columns, columns, group, n.width);
   }
 }
@@ -253,6 +253,39 @@ __global__ void add_groups(BothSums both, TableRuns runs, int64_t width) {
   }
 }
 
+/// Adds what several backwards have left: a thread has eight columns of one weight, and asks for eight groups ahead.
+__global__ void __launch_bounds__(kThreads, 2) add_left(ops::ManyGroupSums all) {
+  constexpr int kAhead = 8;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    int64_t lane = i;
+    int s = 0;
+    for (; s < all.count; ++s) {
+      const int64_t lanes = (all.at[s].width + kLaneValues - 1) / kLaneValues;
+      if (lane < lanes) break;
+      lane -= lanes;
+    }
+    if (s == all.count) return;
+    const RowsIn values = all.at[s].values;
+    const int64_t column = lane * kLaneValues, width = all.at[s].width, groups = all.at[s].groups;
+    const int count = values_at(column, width);
+    float total[kLaneValues] = {}, to[kLaneValues];
+    for (int64_t g = 0; g < groups; g += kAhead) {
+      float ahead[kAhead][kLaneValues];
+      TESSERA_UNROLL
+      for (int a = 0; a < kAhead; ++a)
+        load_values(ahead[a], values, (g + a) * width + column, g + a < groups ? count : 0);
+      TESSERA_UNROLL
+      for (int a = 0; a < kAhead; ++a)
+        for (int j = 0; j < kLaneValues; ++j)
+          if (g + a < groups) total[j] += ahead[a][j];
+    }
+    load_lane(to, static_cast<const float*>(all.at[s].to) + column, all.at[s].fresh ? 0 : count);
+    for (int j = 0; j < kLaneValues; ++j) to[j] += total[j];
+    store_lane(all.at[s].to + column, to, count);
+  }
+}
+
 /// Calls launch(owner, lanes of a thread) with what rows of this width need.
 template <class Launch>
 cudaError_t by_width(int64_t width, const Launch& launch) {
@@ -281,6 +314,14 @@ cudaError_t launch_add_groups(std::initializer_list<TableSums> sums, const Table
     if (one.table) both.of[count++] = one;
   if (count == 0 || runs.count == 0) return cudaSuccess;
   TESSERA_LAUNCH(add_groups, blocks_of_rows(count * width, kThreads), kThreads, stream, both, runs, width);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_add_sums(const ops::ManyGroupSums& sums, cudaStream_t stream) {
+  int64_t lanes = 0;
+  for (int s = 0; s < sums.count; ++s) lanes += (sums.at[s].width + kLaneValues - 1) / kLaneValues;
+  if (lanes == 0) return cudaSuccess;
+  TESSERA_LAUNCH(add_left, blocks_of_rows(lanes, kThreads), kThreads, stream, sums);
   return cudaGetLastError();
 }
 

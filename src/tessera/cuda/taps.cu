@@ -49,6 +49,12 @@ struct Sources {
   }
 };
 
+__device__ void activate(float (&x)[kTapsAtOnce][kLaneValues]) {
+  TESSERA_UNROLL
+  for (int a = 0; a < kTapsAtOnce; ++a)
+    for (int j = 0; j < kLaneValues; ++j) x[a][j] *= sigmoid(x[a][j]);
+}
+
 template <int kTaps>
 __global__ void __launch_bounds__(kStripThreads, 3) depthwise_rows(ops::DepthwiseRows n) {
   const int64_t slices = (n.width + kBlockValues - 1) / kBlockValues,
@@ -69,10 +75,16 @@ __global__ void __launch_bounds__(kStripThreads, 3) depthwise_rows(ops::Depthwis
         const Sources sources(n.table, t, r);
         float x[kTapsAtOnce][kLaneValues];
         sources.load(x, n.x, n.width, column, count);
+        if (n.silu) activate(x);
         TESSERA_UNROLL
         for (int a = 0; a < kTapsAtOnce; ++a)
           for (int j = 0; j < kLaneValues; ++j)
             if (sources.row[a] >= 0) y[j] += x[a][j] * w[t + a][j];
+      }
+      if (n.through.data) {
+        float through[kLaneValues];
+        load_values(through, n.through, r * n.width + column, count);
+        for (int j = 0; j < kLaneValues; ++j) y[j] *= silu_slope(through[j]);
       }
       store_values(n.y, y, r * n.width + column, count);
     }
@@ -97,6 +109,7 @@ __global__ void __launch_bounds__(kStripThreads, 3) depthwise_back(ops::Depthwis
         const Sources sources(n.table, t, r);
         float x[kTapsAtOnce][kLaneValues];
         sources.load(x, n.x, n.width, column, count);
+        if (n.silu) activate(x);
         TESSERA_UNROLL
         for (int a = 0; a < kTapsAtOnce; ++a)
           for (int j = 0; j < kLaneValues; ++j)

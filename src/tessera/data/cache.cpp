@@ -63,56 +63,84 @@ Contents::Contents(const Path& file) {
   for (std::string line; std::getline(in, line);) {
     const Json json = json_or_nothing(line);
     try {
-      known_[json.at("source")] = {json.at("stamp"), json.at("content"), json.at("taken")};
+      const std::string source = json.at("source");
+      put(source, {json.at("stamp"), json.at("content"), json.at("taken")});
     } catch (const Json::exception&) {
       continue;  // read again
     }
   }
 }
 
-const Contents::Known* Contents::find(const Path& path) const {
-  const auto found = known_.find(path.string());
-  return found != known_.end() && found->second.stamp == file_stamp(path) ? &found->second : nullptr;
+void Contents::put(const Path& path, const Known& known) {
+  RecordWriter out;
+  out.text(known.stamp), out.text(known.content), out.number(known.taken.size());
+  for (const std::string& content : known.taken) out.text(content);
+  known_.put(path.native(), out);
 }
 
-Contents::Known& Contents::current(const Path& path) {
-  Known& known = known_[path.string()];
-  if (std::string stamp = file_stamp(path); known.stamp != stamp) known = {std::move(stamp), "", {}};
+Contents::Known Contents::read(RecordReader in) {
+  Known known;
+  known.stamp = in.text(), known.content = in.text();
+  known.taken.resize(in.number());
+  for (std::string& content : known.taken) content = in.text();
   return known;
 }
 
+std::optional<Contents::Known> Contents::find(const Path& path) const {
+  const auto found = known_.find(path.native());
+  if (!found) return std::nullopt;
+  Known known = read(*found);
+  if (known.stamp != file_stamp(path)) return std::nullopt;
+  return known;
+}
+
+Contents::Known Contents::current(const Path& path) const {
+  const auto known = find(path);
+  return known ? *known : Known{file_stamp(path), "", {}};
+}
+
 bool Contents::knows(const Path& path) const {
-  const Known* known = find(path);
+  const auto known = find(path);
   return known && !known->content.empty();
 }
 
-std::string Contents::of(const Path& path) const { return knows(path) ? find(path)->content : file_content(path); }
+std::string Contents::of(const Path& path) const {
+  const auto known = find(path);
+  return known && !known->content.empty() ? known->content : file_content(path);
+}
 
 std::vector<std::string> Contents::taken(const Path& path) const {
-  const Known* known = find(path);
+  const auto known = find(path);
   return known ? known->taken : std::vector<std::string>();
 }
 
 bool Contents::taken_for(const Path& path, const std::string& content) const {
-  const Known* known = find(path);
+  const auto known = find(path);
   return known && std::ranges::find(known->taken, content) != known->taken.end();
 }
 
-void Contents::add(const Path& path, std::string content) { current(path).content = std::move(content); }
+void Contents::add(const Path& path, std::string content) {
+  Known known = current(path);
+  known.content = std::move(content);
+  put(path, known);
+}
 
 void Contents::take_for(const Path& path, std::string content) {
-  auto& taken = current(path).taken;
-  if (std::ranges::find(taken, content) == taken.end()) taken.push_back(std::move(content));
+  Known known = current(path);
+  if (std::ranges::find(known.taken, content) != known.taken.end()) return;
+  known.taken.push_back(std::move(content));
+  put(path, known);
 }
 
 void Contents::write(const Path& file) const {
   std::string text;
-  for (const auto& [source, known] : known_) {
-    if (invalid_utf8(source) != std::string::npos) continue;  // JSON could not say its name
+  known_.each_by_name([&](const std::string& source, RecordReader record) {
+    if (invalid_utf8(source) != std::string::npos) return;  // JSON could not say its name
+    const Known known = read(record);
     text += checkpoint::dump_json(
                 {{"source", source}, {"stamp", known.stamp}, {"content", known.content}, {"taken", known.taken}}) +
             "\n";
-  }
+  });
   checkpoint::make_folder(file.parent_path(), "check data.cache");
   checkpoint::write_text(file, text);
 }
@@ -206,12 +234,29 @@ constexpr std::pair<const char*, CachedTensor CachedText::*> kOfTexts[] = {{"poo
 /// In entries of version 1, which are of both.
 bool is_of_text(const std::string& tensor) { return tensor == "context" || tensor == "pooled"; }
 
+/// What is kept of a header in 64 bits, never 0: a hash of its fields but for checksums, or where the last bit is 0 of those
+/// that a key has.
+constexpr uint64_t kWhole = 1, kOfFields = 2;
+uint64_t header_digest(const Metadata& header, uint64_t kind) {
+  std::string text;
+  for (const auto& [name, value] : header)
+    if (!name.starts_with("crc32c.") && (kind == kWhole || !(name.starts_with("stamp") || name.starts_with("content"))))
+      text += name + '=' + std::to_string(value.size()) + ':' + value + ';';
+  return (hash_text(text) & ~uint64_t{3}) | kind;
+}
+
+std::optional<std::string> difference(const Metadata& found, const CacheEntry& entry) {
+  if (entry.digest == 0) return difference(found, entry.header);
+  if (header_digest(found, entry.digest & 3) == entry.digest) return std::nullopt;
+  return "stale: its header is not the one that was found at the start: it was replaced since";
+}
+
 /// The file, if it is still the one that was found.
 SafetensorsFile open_again(const CacheEntry& entry) {
   check_input(checkpoint::await_file(entry.file), "data.cache", entry.name + ": " + entry.file.string() + ": missing",
               kPrepareHint);
   SafetensorsFile file = SafetensorsFile::open(entry.file);
-  const auto problem = difference(file.metadata(), entry.header);
+  const auto problem = difference(file.metadata(), entry);
   check_input(!problem, "data.cache", entry.name + ": " + entry.file.string() + ": " + problem.value_or(""),
               kPrepareHint);
   return file;
@@ -237,30 +282,45 @@ void check_name(const Path& path) {
 
 }  // namespace
 
-std::string CacheKey::hash() const {
+namespace {
+
+/// Two 64-bit hashes; were two keys ever to meet, the header would tell them apart.
+std::pair<uint64_t, uint64_t> hashes_of(const CacheKey& key) {
   std::string text;
-  for (const auto& [name, value] : fields) text += name + '=' + std::to_string(value.size()) + ':' + value + ';';
-  // two 64-bit hashes; were two keys ever to meet, the header would tell them apart
+  for (const auto& [name, value] : key.fields) text += name + '=' + std::to_string(value.size()) + ':' + value + ';';
+  return {hash_text(text), hash_text("tessera cache " + text)};
+}
+
+std::string digits_of(uint64_t first, uint64_t second) {
   char digits[33];
-  std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(hash_text(text)),
-                static_cast<unsigned long long>(hash_text("tessera cache " + text)));
+  std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(first),
+                static_cast<unsigned long long>(second));
   return digits;
 }
 
-Path CacheKey::file(const Path& folder) const {
-  return (is_text() ? folder / "texts" : folder) / (hash() + ".safetensors");
+Path file_of(const Path& folder, bool is_text, const std::string& hash) {
+  return (is_text ? folder / "texts" : folder) / (hash + ".safetensors");
 }
+
+}  // namespace
+
+std::string CacheKey::hash() const {
+  const auto [first, second] = hashes_of(*this);
+  return digits_of(first, second);
+}
+
+Path CacheKey::file(const Path& folder) const { return file_of(folder, is_text(), hash()); }
 
 std::string CacheKey::name() const {
   return is_text() ? "caption '" + value_of(fields, "caption") + "'" : value_of(fields, "source");
 }
 
-CacheKey clip_key(const ClipKey& clip) {
+CacheKey clip_key(const ClipKey& clip, bool with_stamps) {
   CacheKey key;
   std::string preprocessing = clip.preprocessing, before = clip.preprocessing;
-  const auto add = [&key](const std::string& role, const Path& path) {
+  const auto add = [&](const std::string& role, const Path& path) {
     check_name(path);
-    key.sources.push_back({role, path, file_stamp(path)});
+    key.sources.push_back({role, path, with_stamps ? file_stamp(path) : ""});
   };
   add("", clip.source);
   for (const auto& [role, path] : clip.files) {
@@ -273,7 +333,7 @@ CacheKey clip_key(const ClipKey& clip) {
                 {"shape", clip.shape},
                 {"preprocessing", preprocessing},
                 {"version", std::to_string(kCacheVersion)}};
-  if (!clip.encoder_before.empty())
+  if (!clip.encoder_before.empty() && with_stamps)
     key.before = {{"source", clip.source.string()},
                   {"encoder", clip.encoder_before},
                   {"shape", clip.shape},
@@ -290,94 +350,35 @@ CacheKey text_key(const std::string& caption, const std::string& encoder, const 
   return key;
 }
 
-namespace {
-
-/// A text of which many records have the first `shared` bytes.
-void add_text(Records& records, RecordWriter& out, std::string_view text, size_t shared = 0) {
-  out.number(records.number_of(text.substr(0, shared)));
-  out.text(text.substr(shared));
-}
-std::string read_text(const Records& records, RecordReader& in) {
-  const std::string& shared = records.text_of(in.number());
-  return shared + std::string(in.text());
-}
-
-/// Of a path, its folder; of the stamp of an archive's member, the stamp of the archive.
-size_t folder_of(std::string_view path) { return path.rfind('/') + 1; }  // npos + 1 is 0
-size_t archive_of(std::string_view stamp) {
-  const size_t at = stamp.rfind(", from byte ");
-  return at == stamp.npos ? 0 : at;
+std::pair<size_t, bool> CacheEntries::add(const CacheKey& key) {
+  const auto [first, second] = hashes_of(key);
+  const auto is = [&, first = first, second = second](uint32_t number) {
+    return places_[number].hash[0] == first && places_[number].hash[1] == second;
+  };
+  if (const int64_t number = numbers_.find(first, is); number >= 0) return {static_cast<size_t>(number), false};
+  check_internal(places_.size() < ~uint32_t{0}, "data.cache", "too many entries");
+  places_.push_back({{first, second}});
+  numbers_.add(first, [this](uint32_t number) { return places_[number].hash[0]; });
+  return {places_.size() - 1, true};
 }
 
-void add_fields(Records& records, RecordWriter& out, const Metadata& fields) {
-  out.number(fields.size());
-  for (const auto& [name, value] : fields) {
-    const bool alike = name == "encoder" || name == "shape" || name == "version" ||
-                       (name == "preprocessing" && value.find('/') == value.npos);  // of no other files of its row
-    out.number(records.number_of(name));
-    add_text(records, out, value,
-             alike                       ? value.size()
-             : name == "source"          ? folder_of(value)
-             : name.starts_with("stamp") ? archive_of(value)
-                                         : 0);
-  }
+void CacheEntries::set(size_t index, const std::optional<CacheEntry>& entry, bool of_fields) {
+  Place& place = places_[index];
+  elsewhere_.erase(index);
+  place.digest = 0;
+  if (!entry) return;
+  place.digest = entry->digest != 0 ? entry->digest : header_digest(entry->header, of_fields ? kOfFields : kWhole);
+  if (entry->file != file_of(folder_, texts_, hash(index))) elsewhere_.emplace(index, entry->file);
 }
 
-Metadata read_fields(const Records& records, RecordReader& in) {
-  Metadata fields;
-  for (uint64_t left = in.number(); left > 0; --left) {
-    const std::string& name = records.text_of(in.number());
-    fields.emplace_hint(fields.end(), name, read_text(records, in));
-  }
-  return fields;
-}
-
-}  // namespace
-
-void CacheKeys::push_back(const CacheKey& key) {
-  RecordWriter out;
-  add_fields(records_, out, key.fields), add_fields(records_, out, key.before);
-  out.number(key.sources.size());
-  for (const CacheKey::Source& source : key.sources) {
-    out.number(records_.number_of(source.role));
-    add_text(records_, out, source.path.native(), folder_of(source.path.native()));
-    add_text(records_, out, source.stamp, archive_of(source.stamp));
-  }
-  records_.push_back(out);
-}
-
-CacheKey CacheKeys::operator[](size_t index) const {
-  RecordReader in = records_[index];
-  CacheKey key;
-  key.fields = read_fields(records_, in), key.before = read_fields(records_, in);
-  for (uint64_t left = in.number(); left > 0; --left) {
-    CacheKey::Source& source = key.sources.emplace_back();
-    source.role = records_.text_of(in.number());
-    source.path = read_text(records_, in), source.stamp = read_text(records_, in);
-  }
-  return key;
-}
-
-RecordWriter CacheEntries::written(const std::optional<CacheEntry>& entry) {
-  RecordWriter out;
-  out.number(!entry ? 0 : entry->is_text ? 2 : 1);
-  if (!entry) return out;
-  add_text(records_, out, entry->file.native(), folder_of(entry->file.native()));
-  add_fields(records_, out, entry->header);
-  add_text(records_, out, entry->name, entry->is_text ? 0 : folder_of(entry->name));
-  return out;
-}
-
-void CacheEntries::push_back(const std::optional<CacheEntry>& entry) { records_.push_back(written(entry)); }
+std::string CacheEntries::hash(size_t index) const { return digits_of(places_[index].hash[0], places_[index].hash[1]); }
 
 std::optional<CacheEntry> CacheEntries::operator[](size_t index) const {
-  RecordReader in = records_[index];
-  const uint64_t kind = in.number();
-  if (kind == 0) return std::nullopt;
-  CacheEntry entry;
-  entry.file = read_text(records_, in), entry.header = read_fields(records_, in);
-  entry.is_text = kind == 2, entry.name = read_text(records_, in);
-  return entry;
+  const Place& place = places_[index];
+  if (place.digest == 0) return std::nullopt;
+  const auto file = elsewhere_.find(index);
+  return CacheEntry{
+      file != elsewhere_.end() ? file->second : file_of(folder_, texts_, hash(index)), {}, texts_, "", place.digest};
 }
 
 CacheEntry CacheEntries::at(size_t index) const {

@@ -23,11 +23,13 @@
 // A clip's entry is right while its files have the stamp (size and time) that the header says, or else the content; one
 // of the same files under another path is used too ([Note: moved clips], cache_search.h).
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -70,9 +72,11 @@ class Contents {
     std::string stamp, content;      // content is empty: nobody has read it
     std::vector<std::string> taken;  // contents that it is taken for
   };
-  const Known* find(const Path& path) const;
-  Known& current(const Path& path);
-  std::map<std::string, Known> known_;
+  std::optional<Known> find(const Path& path) const;
+  Known current(const Path& path) const;
+  void put(const Path& path, const Known& known);
+  static Known read(RecordReader in);
+  NamedRecords known_;
 };
 
 /// Reads those of the files that `file` does not know, on several threads, and writes it anew. `done` is told how many
@@ -102,22 +106,18 @@ struct CacheKey {
 /// A file of the clip's row, which the clip's entry is made from too: its role and path.
 using RowFile = std::pair<std::string, Path>;
 
-/// The keys of a data set, of which there may be millions: each some hundred bytes, and made again whenever it is asked for.
+/// The keys of a data set, of which there may be millions: made whenever one is asked for.
 class CacheKeys {
  public:
-  CacheKeys() = default;
+  CacheKeys(size_t size, std::function<CacheKey(size_t)> key) : size_(size), key_(std::move(key)) {}
+  CacheKeys(std::vector<CacheKey> keys) : CacheKeys(keys.size(), [keys](size_t index) { return keys[index]; }) {}
   CacheKeys(std::initializer_list<CacheKey> keys) : CacheKeys(std::vector(keys)) {}
-  CacheKeys(const std::vector<CacheKey>& keys) {
-    for (const CacheKey& key : keys) push_back(key);
-  }
-  void push_back(const CacheKey& key);
-  size_t size() const { return records_.size(); }
-  CacheKey operator[](size_t index) const;
-  ListIterator<CacheKeys, CacheKey> begin() const { return {this, 0}; }
-  ListIterator<CacheKeys, CacheKey> end() const { return {this, size()}; }
+  size_t size() const { return size_; }
+  CacheKey operator[](size_t index) const { return key_(index); }
 
  private:
-  Records records_;
+  size_t size_;
+  std::function<CacheKey(size_t)> key_;
 };
 
 struct ClipKey {
@@ -126,8 +126,9 @@ struct ClipKey {
   std::vector<RowFile> files = {};
   std::string encoder_before = {};  ///< of entries of version 1; empty: these are not looked for
 };
-/// Takes the stamps. Throws UserError (input) when a file is not there.
-CacheKey clip_key(const ClipKey& clip);
+/// Takes the stamps, without which it is good for the entry's name and fields alone. Throws UserError (input) when a file is
+/// not there.
+CacheKey clip_key(const ClipKey& clip, bool with_stamps = true);
 CacheKey text_key(const std::string& caption, const std::string& encoder, const std::string& encoder_before = {});
 
 struct CachedTensor {
@@ -150,21 +151,38 @@ struct CacheEntry {
   checkpoint::Metadata header;
   bool is_text = false;
   std::string name;  ///< for messages
+  /// In place of a header that is not kept (CacheEntries); 0: it is.
+  uint64_t digest = 0;
 };
 
-/// The entries of a data set, likewise; some may not be there.
+/// The entries of a data set, of which there may be millions, each with some twenty bytes: an entry's name is the hash of its
+/// key, and of its header a digest is kept. Some may not be there. What it gives has no name for messages.
 class CacheEntries {
  public:
-  void push_back(const std::optional<CacheEntry>& entry);
-  void set(size_t index, const std::optional<CacheEntry>& entry) { records_.set(index, written(entry)); }
-  size_t size() const { return records_.size(); }
-  bool has(size_t index) const { return records_[index].number() != 0; }
+  CacheEntries() = default;
+  /// All texts, or all clips, of a cache.
+  CacheEntries(Path folder, bool texts) : folder_(std::move(folder)), texts_(texts) {}
+  /// The number of the entry of this key, which is new where none has the key yet.
+  std::pair<size_t, bool> add(const CacheKey& key);
+  void all_added() { numbers_ = {}; }  ///< nothing is added any more
+  /// `of_fields`: the header is that of the key alone, which write_clip() adds to.
+  void set(size_t index, const std::optional<CacheEntry>& entry, bool of_fields = false);
+  size_t size() const { return places_.size(); }
+  bool has(size_t index) const { return places_[index].digest != 0; }
+  std::string hash(size_t index) const;  ///< of its key
   std::optional<CacheEntry> operator[](size_t index) const;
   CacheEntry at(size_t index) const;  ///< throws InternalError where there is none
 
  private:
-  RecordWriter written(const std::optional<CacheEntry>& entry);
-  Records records_;
+  struct Place {
+    uint64_t hash[2];     // of the key
+    uint64_t digest = 0;  // of the header; 0: there is no entry
+  };
+  Path folder_;
+  bool texts_ = false;
+  std::deque<Place> places_;
+  NumberTable numbers_;
+  std::unordered_map<size_t, Path> elsewhere_;  // files that have another name than their key
 };
 
 /// Nothing when the header is that of the key and its files are those it was made from; else what differs ("stale:

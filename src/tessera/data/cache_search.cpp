@@ -102,15 +102,32 @@ Metadata without_checksums(Metadata header) {
   return header;
 }
 
+std::optional<Metadata> header_of(const Path& folder, const CacheKey& key) {
+  const Path file = key.file(folder);
+  if (!fs::exists(file)) return std::nullopt;
+  return SafetensorsFile::open(file).metadata();
+}
+
 }  // namespace
+
+std::optional<CacheEntry> entry_as_it_is(const Path& folder, const CacheKey& key) {
+  try {
+    const auto header = header_of(folder, key);
+    if (!header || !changed_files(*header, key).empty()) return std::nullopt;
+    for (const auto& [name, value] : key.fields)
+      if (text_in(*header, name) != value) return std::nullopt;
+    return CacheEntry{key.file(folder), without_checksums(*header), key.is_text(), key.name()};
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
 
 CacheSearch::CacheSearch(Path folder, Contents contents, Rows rows)
     : folder_(std::move(folder)), contents_(std::move(contents)), rows_(std::move(rows)) {}
 
-std::optional<Metadata> CacheSearch::header_of(const CacheKey& key) const {
-  const Path file = key.file(folder_);
-  if (!fs::exists(file)) return std::nullopt;
-  return SafetensorsFile::open(file).metadata();
+void CacheSearch::leave(const CacheEntries& entries) {
+  for (size_t e = 0; e < entries.size(); ++e)
+    if (const auto entry = entries[e]) owned_.push_back(mark_of(entry->file));
 }
 
 void CacheSearch::look_for_others() {
@@ -140,8 +157,9 @@ const std::vector<const CacheSearch::Old*>& CacheSearch::clips_with(const char* 
   look_for_others();
   if (!indexed_) {
     indexed_ = true;
+    std::ranges::sort(owned_);
     for (const Old& clip : clips_) {
-      if (owned_.contains(mark_of(clip.file))) continue;
+      if (std::ranges::binary_search(owned_, mark_of(clip.file))) continue;
       const std::string stamp = text_in(clip.header, "stamp");
       const std::pair<const char*, std::string> places[] = {{"size", size_in(stamp)},
                                                             {"stamp", stamp},
@@ -225,7 +243,7 @@ CacheSearch::Found CacheSearch::find_at_its_path(const CacheKey& key, std::optio
       found.entry = CacheEntry{file, without_checksums(header), key.is_text(), key.name()};
   };
   try {
-    if ((own = header_of(key))) return take(key.file(folder_), *own), found;
+    if ((own = header_of(folder_, key))) return take(key.file(folder_), *own), found;
   } catch (const UserError& error) {
     found.unreadable = true;
     found.stale = key.file(folder_).string() + ": unreadable: " + error.what();
@@ -246,7 +264,7 @@ void CacheSearch::find(const CacheKeys& keys, const std::function<void(size_t, F
     const CacheKey key = keys[k];
     std::optional<Metadata> own;
     Found found = find_at_its_path(key, own);
-    if (found.entry) owned_.insert(mark_of(found.entry->file));
+    if (found.entry) owned_.push_back(mark_of(found.entry->file));
     if (!found.entry && !key.is_text() && !found.unreadable)
       elsewhere.emplace(k, std::pair(std::move(found), std::move(own)));
     else
@@ -274,13 +292,13 @@ std::vector<Path> CacheSearch::changed(const CacheKeys& keys) {
     const CacheKey key = keys[k];
     if (key.is_text()) continue;
     try {
-      const auto header = header_of(key);
+      const auto header = header_of(folder_, key);
       if (!header) {
         elsewhere.push_back(k);
         continue;
       }
       const std::vector<CacheKey::Source> differ = changed_files(*header, key);
-      if (differ.empty()) owned_.insert(mark_of(key.file(folder_)));
+      if (differ.empty()) owned_.push_back(mark_of(key.file(folder_)));
       for (const CacheKey::Source& source : differ)
         if (!contents_.taken_for(source.path, content_in(*header, source))) files.push_back(source.path);
     } catch (const UserError&) {
@@ -312,9 +330,9 @@ int64_t CacheSearch::trust(const CacheKeys& keys) {
   for (size_t k = 0; k < keys.size(); ++k) {
     const CacheKey key = keys[k];
     try {
-      if (const auto header = header_of(key)) {
+      if (const auto header = header_of(folder_, key)) {
         take(*header, changed_files(*header, key));
-        owned_.insert(mark_of(key.file(folder_)));
+        owned_.push_back(mark_of(key.file(folder_)));
         continue;
       }
     } catch (const UserError&) {

@@ -11,11 +11,13 @@
 //   if (found[0].entry) read_clip(*found[0].entry);
 //   remove_unused(folder, files_in_use);                                              // `tessera prepare --prune`
 #include <set>
-#include <unordered_set>
 
 #include "tessera/data/cache.h"
 
 namespace tessera::data {
+
+/// The entry at the key's path where its header says just what the key does; others are for CacheSearch, which reads more.
+std::optional<CacheEntry> entry_as_it_is(const Path& folder, const CacheKey& key);
 
 class CacheSearch {
  public:
@@ -31,6 +33,9 @@ class CacheSearch {
 
   /// `rows` must be right for texts of version 1 to be used.
   CacheSearch(Path folder, Contents contents, Rows rows);
+
+  /// Entries of which find() is not asked, as entry_as_it_is() found them: they are taken by no key.
+  void leave(const CacheEntries& entries);
 
   /// Of each key of a data set. An entry that is one key's own is taken by no other.
   std::vector<Found> find(const CacheKeys& keys);
@@ -52,7 +57,6 @@ class CacheSearch {
     Path file;
     int64_t rows = 0;  ///< of its text
   };
-  std::optional<checkpoint::Metadata> header_of(const CacheKey& key) const;
   const std::vector<const Old*>& old_entries(const CacheKey& key);
   const std::vector<const Old*>& clips_with(const char* what, const checkpoint::Metadata& made,
                                             const std::string& value);
@@ -74,7 +78,7 @@ class CacheSearch {
   std::map<std::string, std::vector<const Old*>> clips_with_;  // by size, stamp, name and content, of those made alike
   bool indexed_ = false, trusting_ = false;
   /// Hashes of the names of this data set's entries that are right where they are: clips_with_ leaves them out.
-  std::unordered_set<uint64_t> owned_;
+  std::vector<uint64_t> owned_;
 };
 
 struct Removed {

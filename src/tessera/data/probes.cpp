@@ -46,13 +46,16 @@ Probes::Probes(const Path& file) {
       info.fps = json.at("fps"), info.frames = json.at("frames"), info.duration = json.at("duration");
       info.picture = json.at("picture");  // earlier versions did not say it, and counted otherwise
       info.traits = Traits::of(json.at("traits"));
-      Known& known = known_[json.at("source")] = {json.at("stamp"), info};
+      const std::string source = json.at("source");
+      Known known = {json.at("stamp"), info};
+      put(source, known);
       if (!json.contains("footage")) continue;
       const Json& seen = json.at("footage");
       known.fps = seen.at("fps");
       known.footage = Footage{.frames = seen.at("frames"), .cuts = seen.at("cuts")};
       const std::vector<double> bars = seen.at("bars");
       if (bars.size() == 4) known.footage->bars = {bars[0], bars[1], bars[2], bars[3]};
+      put(source, known);
     } catch (const Json::exception&) {
       continue;  // looked into again
     } catch (const UserError&) {
@@ -61,30 +64,87 @@ Probes::Probes(const Path& file) {
   }
 }
 
-bool Probes::knows(const Path& path) const {
-  const auto found = known_.find(path.string());
-  return found != known_.end() && found->second.stamp == file_stamp(path);
+namespace {
+
+constexpr int kTraits = static_cast<int>(Trait::interlaced) + 1;
+
+}  // namespace
+
+void Probes::put(const Path& path, const Known& known) {
+  RecordWriter out;
+  const VideoInfo& info = known.info;
+  out.text(known.stamp);
+  for (const int64_t number : {int64_t{info.width}, int64_t{info.height}, info.frames})
+    out.number(static_cast<uint64_t>(number));
+  out.real(info.fps), out.real(info.duration);
+  uint64_t flags = (info.picture ? 1 : 0) | (known.footage ? 2 : 0);
+  for (int i = 0; i < kTraits; ++i) flags |= uint64_t{info.traits.has(static_cast<Trait>(i))} << (2 + i);
+  out.number(flags);
+  if (known.footage) {
+    const Footage& seen = *known.footage;
+    out.real(known.fps), out.number(static_cast<uint64_t>(seen.frames)), out.number(seen.cuts.size());
+    for (const int64_t cut : seen.cuts) out.number(static_cast<uint64_t>(cut));
+    for (const double bar : {seen.bars.top, seen.bars.bottom, seen.bars.left, seen.bars.right}) out.real(bar);
+  }
+  known_.put(path.native(), out);
 }
 
-VideoInfo Probes::info(const Path& path) const { return knows(path) ? known_.at(path.string()).info : probe(path); }
+Probes::Known Probes::read(RecordReader in) {
+  Known known;
+  VideoInfo& info = known.info;
+  known.stamp = in.text();
+  info.width = static_cast<int>(in.number()), info.height = static_cast<int>(in.number());
+  info.frames = static_cast<int64_t>(in.number());
+  info.fps = in.real(), info.duration = in.real();
+  const uint64_t flags = in.number();
+  info.picture = flags & 1;
+  for (int i = 0; i < kTraits; ++i)
+    if (flags >> (2 + i) & 1) info.traits.add(static_cast<Trait>(i));
+  if (!(flags & 2)) return known;
+  known.fps = in.real();
+  Footage& seen = known.footage.emplace();
+  seen.frames = static_cast<int64_t>(in.number());
+  seen.cuts.resize(in.number());
+  for (int64_t& cut : seen.cuts) cut = static_cast<int64_t>(in.number());
+  for (double* bar : {&seen.bars.top, &seen.bars.bottom, &seen.bars.left, &seen.bars.right}) *bar = in.real();
+  return known;
+}
+
+std::optional<Probes::Known> Probes::current(const Path& path) const {
+  const auto found = known_.find(path.native());
+  if (!found) return std::nullopt;
+  Known known = read(*found);
+  if (known.stamp != file_stamp(path)) return std::nullopt;
+  return known;
+}
+
+bool Probes::knows(const Path& path) const { return current(path).has_value(); }
+
+VideoInfo Probes::info(const Path& path) const {
+  const auto known = current(path);
+  return known ? known->info : probe(path);
+}
 
 std::optional<Footage> Probes::footage(const Path& path, double fps) const {
-  if (!knows(path)) return std::nullopt;
-  const Known& known = known_.at(path.string());
-  return known.fps == fps ? known.footage : std::nullopt;
+  const auto known = current(path);
+  return known && known->fps == fps ? known->footage : std::nullopt;
 }
 
-void Probes::add(const Path& path, const VideoInfo& info) { known_[path.string()] = {file_stamp(path), info}; }
+void Probes::add(const Path& path, const VideoInfo& info) { put(path, {file_stamp(path), info}); }
 
 void Probes::add(const Path& path, const Footage& footage, double fps) {
-  Known& known = known_.at(path.string());
+  const auto found = known_.find(path.native());
+  check_internal(found.has_value(), "data.probes", path.string() + ": footage of a file that is not known");
+  Known known = read(*found);
   known.footage = footage, known.fps = fps;
+  put(path, known);
 }
 
 void Probes::write(const Path& file) const {
   std::string text;
-  for (const auto& [source, known] : known_) {
-    if (invalid_utf8(source) != std::string::npos) continue;  // JSON could not say its name
+  known_.each_by_name([&](const std::string& source, RecordReader record) {
+    if (invalid_utf8(source) != std::string::npos) return;  // JSON could not say its name
+    const Known known = read(record);
     Json line = {{"source", source},
                  {"stamp", known.stamp},
                  {"width", known.info.width},
@@ -102,7 +162,7 @@ void Probes::write(const Path& file) const {
                          {"bars", {bars.top, bars.bottom, bars.left, bars.right}}};
     }
     text += checkpoint::dump_json(line) + "\n";
-  }
+  });
   std::error_code failed;
   fs::create_directories(file.parent_path(), failed);
   if (failed)
@@ -142,10 +202,16 @@ void look_into(Probes& probes, const Path& file, std::vector<Path> paths, const 
 }  // namespace
 
 CountedFiles update_probes(const Path& file, const std::vector<Path>& paths, const std::function<void(int64_t)>& done) {
+  const EachPath each = [&](const std::function<void(const Path&)>& take) { std::ranges::for_each(paths, take); };
+  return update_probes(file, each, done);
+}
+
+CountedFiles update_probes(const Path& file, const EachPath& each, const std::function<void(int64_t)>& done) {
   Probes probes(file);
   std::vector<Path> unknown;
-  for (const Path& path : paths)
+  each([&](const Path& path) {
     if (!is_latent(path) && (is_file(path) || is_frame_folder(path)) && !probes.knows(path)) unknown.push_back(path);
+  });
   CountedFiles counted;
   look_into(probes, file, std::move(unknown), done, [&](const Path& path) {
     const auto begin = std::chrono::steady_clock::now();
@@ -159,12 +225,13 @@ CountedFiles update_probes(const Path& file, const std::vector<Path>& paths, con
   return counted;
 }
 
-void update_footage(const Path& file, const std::vector<Path>& paths, double fps, const Showing& showing,
+void update_footage(const Path& file, const EachPath& each, double fps, const Showing& showing,
                     const std::function<void(int64_t)>& done) {
   Probes probes(file);
   std::vector<Path> unknown;
-  for (const Path& path : paths)
+  each([&](const Path& path) {
     if (probes.knows(path) && !probes.footage(path, fps)) unknown.push_back(path);
+  });
   look_into(probes, file, std::move(unknown), done, [&](const Path& path) {
     const VideoInfo info = probes.info(path);
     const Footage footage = look_through(path, info, fps, showing);

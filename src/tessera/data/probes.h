@@ -6,11 +6,11 @@
 //   Probes probes("cache/probes.jsonl");                       // all ranks
 //   VideoInfo info = probes.info(path);                        // from the file where it is not remembered
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/data/files/records.h"
 #include "tessera/data/footage.h"
 
 namespace tessera::data {
@@ -43,7 +43,10 @@ class Probes {
     std::optional<Footage> footage = {};
     double fps = 0;  // of the footage
   };
-  std::map<std::string, Known> known_;
+  void put(const Path& path, const Known& known);
+  std::optional<Known> current(const Path& path) const;  ///< of the file as it is now
+  static Known read(RecordReader in);
+  NamedRecords known_;
 };
 
 /// Files that were read to their end because they do not say how many frames they have, and how long that took.
@@ -55,8 +58,11 @@ struct CountedFiles {
 /// be read are left out: info() then says why. `done` is told how many files were looked into.
 CountedFiles update_probes(const Path& file, const std::vector<Path>& paths,
                            const std::function<void(int64_t)>& done = {});
+/// The same of paths that `each` gives one after the other: of ten million that are known none is kept.
+using EachPath = std::function<void(const std::function<void(const Path&)>& take)>;
+CountedFiles update_probes(const Path& file, const EachPath& each, const std::function<void(int64_t)>& done = {});
 /// Looks through those of the videos whose footage at this rate `file` does not know, likewise.
-void update_footage(const Path& file, const std::vector<Path>& paths, double fps, const Showing& showing,
+void update_footage(const Path& file, const EachPath& each, double fps, const Showing& showing,
                     const std::function<void(int64_t)>& done = {});
 
 }  // namespace tessera::data

@@ -7,8 +7,9 @@
 //   if (const Backend* gpu = used()) gpu->copy(to, from, bytes);
 //
 // [Note: current stream] All functions run on the current stream of the calling thread, in order after what that stream was
-// given before. A thread begins on the device's first stream, which is the same for all threads; streams are ordered among
-// each other by events alone (streams.h). Functions that return numbers to the host, and `copy` from or to the host, return
+// given before. A thread that place() has been called for begins on the device's first stream, which is the same for all
+// threads; streams are ordered among each other by events alone (streams.h). The first one is no driver's default stream,
+// which nothing may be captured from: compute, the loader and samples share it, and so each other's freed memory. Functions that return numbers to the host, and `copy` from or to the host, return
 // when they are done; the others may return before.
 //
 // Pointers to ranges are addresses on the device, all of them aligned to their elements. Functions throw c10::Error where
@@ -56,11 +57,14 @@ struct StateSums;
 struct StateResults;
 struct StateGradients;
 struct StateResultGradients;
+struct ManyGroupSums;
+struct GluRows;
+struct GluGradients;
 }  // namespace tessera::ops
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 14;
+inline constexpr int kBackendVersion = 15;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -76,6 +80,8 @@ using Stream = void*;
 /// Whose work a device does first where that of several streams is ready.
 enum class Priority { normal, high, highest };
 using Event = void*;
+/// Work that streams were given once, to be done again by one call.
+using Graph = void*;
 
 struct Communicators;
 
@@ -112,6 +118,16 @@ struct Backend {
   bool (*has_happened)(Event event);
   /// Of two timed events that have happened.
   double (*seconds_between)(Event from, Event to);
+  /// From here on what the current stream is given is not done but kept for a graph, and so is what streams are given that
+  /// have waited for an event of it. None of them may wait for an event from before, nor the host for any of theirs.
+  void (*begin_graph)();
+  /// Ends that; the streams must have been joined to the current one by events. Throws where the device could not keep some
+  /// of the work: then there is no graph.
+  Graph (*end_graph)();
+  /// The current stream does a graph's work, with the addresses and numbers that it was given then.
+  void (*launch)(Graph graph);
+  void (*free_graph)(Graph graph);
+  int64_t (*graph_nodes)(Graph graph);  ///< kernels, copies and fills of it
   /// `value` to page-locked memory of the host, when the current stream comes to it: how far a stream is can then be read
   /// without a call, also once the device has failed. False where the device cannot.
   bool (*write_word)(uint32_t* to, uint32_t value);
@@ -214,6 +230,9 @@ struct Backend {
   void (*state_results)(const ops::StateResults& rows);
   void (*state_gradients)(const ops::StateGradients& rows);
   void (*state_result_gradients)(const ops::StateResultGradients& rows);
+  void (*add_sums)(const ops::ManyGroupSums& sums);
+  void (*silu_glu)(const ops::GluRows& rows);
+  void (*silu_glu_gradients)(const ops::GluGradients& rows);
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

@@ -336,6 +336,12 @@ double nearest_sigma(const std::vector<double>& sigmas, double t) {
   return nearest;
 }
 
+int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps) {
+  constexpr uint64_t kNoPlace = ~uint64_t{0};  // no sample has it
+  const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), kNoPlace);
+  return static_cast<int64_t>(key.below(0, static_cast<uint64_t>(steps)));
+}
+
 MatchingLoss matching_loss(const Tensor& x, const Tensor& fake, const Tensor& real, const Tensor& mask) {
   const Tensor wide = x.to(at::kDouble), to = real.to(at::kDouble);
   MatchingLoss result;

@@ -164,6 +164,10 @@ std::vector<double> shifted_sigmas(double shift);
 /// The one whose timestep, 1000 sigma, is nearest to t.
 double nearest_sigma(const std::vector<double>& sigmas, double t);
 
+/// The step of a student's `steps` behind which the clip of a training step is taken, from 0: the same for all of it, as all
+/// ranks run it together.
+int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps);
+
 /// 0.5 mean (x - stopped(x - d))^2, d = (fake - real) / mean|x - real|, over the values whose mask is 1.
 struct MatchingLoss {
   double loss = 0;

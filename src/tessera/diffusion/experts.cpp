@@ -30,7 +30,9 @@ void ExpertOrder::extend(int64_t steps, const std::vector<double>& shares) {
   for (int64_t i = 0; !alone() && i < steps; ++i) {
     const int64_t step = steps_++;
     const bool begins = step % rule_.period == 0;
-    const uint32_t expert = begins ? expert_of_period(rule_.seed, step / rule_.period, shares) : order_.back().expert;
+    const uint32_t expert = rule_.cycle > 0 ? static_cast<uint32_t>(step % rule_.cycle > 0)
+                            : begins        ? expert_of_period(rule_.seed, step / rule_.period, shares)
+                                            : order_.back().expert;
     order_.push_back({expert, ++taken_[expert]});
   }
 }

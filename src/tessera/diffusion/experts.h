@@ -23,6 +23,7 @@ class ExpertOrder {
     uint64_t seed = 0;
     int64_t period = 1;  ///< optimiser steps of a period
     size_t experts = 1;
+    int64_t cycle = 0;  ///< of two: the first has one step of every so many, and begins; 0: by shares
   };
   explicit ExpertOrder(const Rule& rule) : rule_(rule), taken_(rule.experts, 0) {}
 

@@ -358,6 +358,91 @@ TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t s
   return draw_of(from, from.window == Window{} ? draw_anywhere(from, key) : draw_inside(from, key));
 }
 
+namespace {
+
+/// Indices of draws in the sample's timestep stream: whether a clip has one timestep, which chunk has the distribution's,
+/// the noise of a first frame, and of each chunk two.
+constexpr uint64_t kSameDraw = 5000, kAnchorDraw = 5001, kFirstFrameDraw = 5002, kChunkDraw = 5100;
+
+/// What is drawn by `share`, 0 to 1, of 0 .. count - 1 with weights C(i + more, more).
+int64_t weighted_entry(int64_t count, int64_t more, double share) {
+  const auto grown = [&](double weight, int64_t i) {
+    return weight * static_cast<double>(i + more) / static_cast<double>(i);
+  };
+  double weight = 1, all = 1;
+  for (int64_t i = 1; i < count; ++i) all += weight = grown(weight, i);
+  double left = share * all;
+  weight = 1;
+  for (int64_t i = 0; i + 1 < count; ++i) {
+    if (i > 0) weight = grown(weight, i);
+    if (left < weight) return i;
+    left -= weight;
+  }
+  return count - 1;
+}
+
+/// A number of 1000 entries of the distribution, from which draw_of() makes that entry of a table, and which is between the
+/// entries where there is none.
+double number_of(const Options& options, int64_t entry, double between) {
+  return (static_cast<double>(entry) + (has_logit_normal_table(options) ? 0.5 : between)) / kFlowSteps;
+}
+
+/// Numbers of chunks that grow from one to the next, around that of an `anchor`.
+std::vector<double> grown_around(const Options& options, size_t chunks, const RandomKey& key) {
+  const auto count = static_cast<int64_t>(chunks), last = static_cast<int64_t>(kFlowSteps) - 1;
+  const auto anchor = static_cast<size_t>(key.below(kAnchorDraw, chunks));
+  std::vector<double> u(chunks, draw_anywhere(options, key));
+  const auto entry_at = [&](size_t c) { return std::clamp(static_cast<int64_t>(kFlowSteps * u[c]), int64_t{0}, last); };
+  const auto share = [&](size_t c) { return key.uniform(kChunkDraw + 2 * c); };
+  const auto between = [&](size_t c) { return key.uniform(kChunkDraw + 2 * c + 1); };
+  for (size_t c = anchor + 1; c < chunks; ++c) {  // weights C(last - entry + more, more), from the end
+    const int64_t from = entry_at(c - 1), more = count - 1 - static_cast<int64_t>(c);
+    u[c] = std::max(u[c - 1], number_of(options, last - weighted_entry(last - from + 1, more, share(c)), between(c)));
+  }
+  for (size_t c = anchor; c-- > 0;) {
+    const int64_t entry = weighted_entry(entry_at(c + 1) + 1, static_cast<int64_t>(c), share(c));
+    u[c] = std::min(u[c + 1], number_of(options, entry, between(c)));
+  }
+  return u;
+}
+
+}  // namespace
+
+bool draws_chunks(Timesteps timesteps) {
+  return timesteps != Timesteps::diffusers && timesteps != Timesteps::diffsynth &&
+         timesteps != Timesteps::qinglong_flux && timesteps != Timesteps::qinglong_qwen;
+}
+
+std::vector<TrainingDraw> draw_frames(const Options& options, const ChunkDraws& chunks, int64_t frames,
+                                      bool first_given, uint64_t seed, int64_t step, int64_t sample) {
+  const auto key_of = [&](size_t chunk) {  // a stream for each chunk's draw: places of a batch are below 2^40
+    return RandomKey(seed, Purpose::timestep, static_cast<uint64_t>(step),
+                     static_cast<uint64_t>(sample) + (static_cast<uint64_t>(chunk) << 40));
+  };
+  const RandomKey key = key_of(0);
+  std::vector<int64_t> starts = chunks.starts;
+  std::erase_if(starts, [&](int64_t start) { return start >= frames; });
+  if (starts.size() < 2 || key.uniform(kSameDraw) < chunks.same_share) starts = {0};
+  std::vector<TrainingDraw> of_frames;
+  if (starts.size() == 1) {
+    of_frames.assign(static_cast<size_t>(frames), draw(options, seed, step, sample));
+  } else {
+    std::vector<double> u;
+    if (chunks.incremental) u = grown_around(options, starts.size(), key);
+    for (size_t c = 0; c < starts.size(); ++c) {
+      const int64_t end = c + 1 < starts.size() ? starts[c + 1] : frames;
+      const double number = chunks.incremental ? u[c] : draw_anywhere(options, key_of(c));
+      of_frames.resize(static_cast<size_t>(end), draw_of(options, number));
+    }
+  }
+  if (first_given) {
+    const auto entry = static_cast<int64_t>(
+        chunks.first_frame_noise * static_cast<double>(key.below(kFirstFrameDraw, static_cast<uint64_t>(kFlowSteps))));
+    of_frames[0] = draw_of(options, number_of(options, entry, 0));
+  }
+  return of_frames;
+}
+
 double size_shift(double tokens_per_frame, int64_t frames) {
   const double line = 1 + 2 * (tokens_per_frame - 256) / (4096 - 256);
   return line * std::sqrt(static_cast<double>(frames));

@@ -123,6 +123,22 @@ TrainingDraw draw_of(const Options& options, double u);
 /// Counter-based random numbers: the result depends on the arguments only, so it is the same for every mesh.
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample);
 
+/// Chunks of frames of a clip that have timesteps of their own, as NVlabs draws them for SANA-Video.
+struct ChunkDraws {
+  std::vector<int64_t> starts = {};  ///< latent frames, 0 first; empty: a clip has one timestep
+  /// Each chunk has as much noise as the one before it or more: one chunk, any of them, has the run's distribution, and of
+  /// all ways to go on from it to the ends of the clip in steps of 1/1000 each is as likely. Else each has a draw of its own.
+  bool incremental = false;
+  double same_share = 0;         ///< of the clips, that have one timestep
+  double first_frame_noise = 0;  ///< m: a given first frame has the noise of u m, of a uniform u, in place of none
+  bool on() const { return !starts.empty() || first_frame_noise > 0; }
+};
+/// Of each of a clip's latent frames. Chunks that begin behind its end are not there. `first_given`: its first frame is.
+std::vector<TrainingDraw> draw_frames(const Options& options, const ChunkDraws& chunks, int64_t frames,
+                                      bool first_given, uint64_t seed, int64_t step, int64_t sample);
+/// Whether chunks may be drawn from the distribution: a number of it stands for so much noise, before the shift.
+bool draws_chunks(Timesteps timesteps);
+
 at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma, double least_noise = 0);
 at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise, double least_noise = 0);
 

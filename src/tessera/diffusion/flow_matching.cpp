@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iterator>
 
 #include "tessera/ops/kernels.h"
@@ -135,6 +136,14 @@ void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& 
   }
 }
 
+FlowMatching::PendingLoss FlowMatching::pending(const net::Batch& batch, const Micro& m, size_t s) const {
+  const auto [first, last] = batch.predictions_of(s);
+  const auto [begin, end] = rows_here(batch, s);
+  const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
+  return {share(m, s),       0, m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s], !m.samples[s]->from_base,
+          m.samples[s]->twin};
+}
+
 at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) {
   const Micro m = std::move(micros_.extract(micro).mapped());
   const bool all_count =
@@ -142,11 +151,10 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   at::Tensor gradient = all_count ? at::empty_like(prediction) : at::zeros_like(prediction);
   const at::Tensor answer = with_sums(prediction, batch, m);
   for (size_t s = 0; s < m.targets.size(); ++s) {
-    const auto [first, last] = batch.predictions_of(s);
-    const auto [begin, end] = rows_here(batch, s);
-    const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
-    losses_.push_back({share(m, s), 0, m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
-                       !m.samples[s]->from_base, m.samples[s]->twin, error(answer, batch, m, s, gradient)});
+    losses_.push_back(pending(batch, m, s));
+    const ops::SampleError error = this->error(answer, batch, m, s, gradient);
+    losses_.back().read = error.number.defined(), losses_.back().unit = error.unit;
+    losses_.back().number = error.number;
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
     if (pass_.learned) learn_beside(batch, m, s, gradient);
   }
@@ -168,6 +176,37 @@ ops::SampleError FlowMatching::error(const at::Tensor& answer, const net::Batch&
   return {};
 }
 
+std::optional<std::string> FlowMatching::given(int micro) {
+  if (pass_.weighed || pass_.learned || pass_.sums) return std::nullopt;
+  const Micro& m = micros_.at(micro);
+  std::string text;
+  const auto add = [&](double number) {
+    char words[32];
+    std::snprintf(words, sizeof words, "%a ", number);  // to the bit
+    text += words;
+  };
+  for (size_t s = 0; s < m.weights.size(); ++s) {
+    add(share(m, s) * pass_.gradient_scale), add(m.forms[s].c);
+    for (const double weight : m.forms[s].weights) add(weight);
+    for (const double weight : m.frame_weights[s]) add(weight);
+    if (s >= m.targets.size()) continue;
+    add(static_cast<double>(m.targets[s].first)), add(m.targets[s].weights.defined());
+    for (const int64_t size : m.targets[s].rows.sizes()) add(static_cast<double>(size));
+  }
+  return text;
+}
+
+void FlowMatching::repeat(const net::Batch& batch, int micro) {
+  const Micro m = std::move(micros_.extract(micro).mapped());
+  for (size_t s = 0; s < m.targets.size(); ++s) {
+    losses_.push_back(pending(batch, m, s));
+    const std::vector<WeighedRows> rows = weighed_rows(batch, s, m.frame_weights[s]);
+    if (rows.empty()) continue;
+    losses_.back().read = true;  // as the first rows of a sample set it (ops/aten/elementwise.cpp)
+    losses_.back().unit = rows[0].part / static_cast<double>(rows[0].count * m.targets[s].rows.size(1));
+  }
+}
+
 std::vector<at::Tensor*> FlowMatching::compared(int micro) {
   std::vector<at::Tensor*> all;
   for (Target& target : micros_.at(micro).targets) {
@@ -180,7 +219,7 @@ std::vector<at::Tensor*> FlowMatching::compared(int micro) {
 at::Tensor FlowMatching::numbers() {
   std::vector<at::Tensor> all;
   for (const PendingLoss& b : losses_)
-    if (b.error.number.defined()) all.push_back(b.error.number);
+    if (b.number.defined()) all.push_back(b.number);
   for (const auto& [own, product] : products_) all.push_back(product);
   return all.empty() ? at::Tensor() : at::cat(all);
 }
@@ -188,7 +227,7 @@ at::Tensor FlowMatching::numbers() {
 void FlowMatching::read(std::span<const double> numbers) {
   auto next = numbers.begin();
   for (const PendingLoss& b : losses_) {
-    const double error = b.error.number.defined() ? *next++ * b.error.unit : 0;
+    const double error = b.read ? *next++ * b.unit : 0;
     if (!std::isfinite(error) && bad_sample_ < 0) bad_sample_ = b.index;
     if (!pass_.counts) continue;
     loss_ += error * b.share + b.beside;

@@ -85,6 +85,9 @@ class FlowMatching final : public net::Objective {
   /// share a sample each compute the part of their own tokens, in prediction and loss.
   /// The host waits neither for the loss nor for what a gate learns from.
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) override;
+  /// Weights and forms of the errors, and where targets begin. None for a gate, a student and experts that predict together.
+  std::optional<std::string> given(int micro) override;
+  void repeat(const net::Batch& batch, int micro) override;
   std::vector<at::Tensor*> compared(int micro) override;
   at::Tensor numbers() override;
   void read(std::span<const double> numbers) override;
@@ -121,8 +124,11 @@ class FlowMatching final : public net::Objective {
     double part = 0;  // of the sample's predictions that this rank has
     int set = 0;
     bool of_noise = true, twin = false;  // counts in the losses by timestep, not in those by set
-    ops::SampleError error;
+    bool read = false;                   // there is a number, of so large a unit
+    double unit = 0;
+    at::Tensor number = {};  // undefined where a graph gives it to the host
   };
+  PendingLoss pending(const net::Batch& batch, const Micro& m, size_t s) const;
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro, Asked asked = Asked::base) const;
   at::Tensor target_rows(int64_t place, const TrainingSample& sample) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;

@@ -82,22 +82,29 @@ std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s) {
   return {begin - tokens.begin, std::max(begin, end) - tokens.begin};
 }
 
-ops::SampleError sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target,
-                              double scale, const at::Tensor& gradient, const std::vector<double>& frame_weights,
-                              const ops::ErrorForm& form) {
-  const net::Tokens& tokens = batch.tokens;
+std::vector<WeighedRows> weighed_rows(const net::Batch& batch, size_t s, const std::vector<double>& frame_weights) {
   const auto [first, last] = batch.predictions_of(s);
   const auto [here, until] = rows_here(batch, s);
   const auto frames = static_cast<int64_t>(std::max<size_t>(frame_weights.size(), 1));
   check_internal((last - first) % frames == 0, "diffusion.loss", "predictions do not divide into frames");
-  const int64_t rows = (last - first) / frames, from = first - tokens.begin;  // of a frame; row of the first one
+  const int64_t rows = (last - first) / frames, from = first - batch.tokens.begin;  // of a frame; row of the first one
   const auto weight = [&](int64_t f) { return frame_weights.empty() ? 1 : frame_weights[static_cast<size_t>(f)]; };
-  ops::SampleError error;                              // 0 where the sample's predictions are on other ranks
+  std::vector<WeighedRows> found;
   for (int64_t f = 0, end = 0; f < frames; f = end) {  // runs of frames of one weight
     for (end = f + 1; end < frames && weight(end) == weight(f);) ++end;
     const int64_t begin = std::max(here, from + f * rows), count = std::min(until, from + end * rows) - begin;
     if (count <= 0 || weight(f) == 0) continue;
-    const double part = weight(f) * static_cast<double>(count) / static_cast<double>(last - first);
+    found.push_back({begin, count, weight(f) * static_cast<double>(count) / static_cast<double>(last - first)});
+  }
+  return found;
+}
+
+ops::SampleError sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target,
+                              double scale, const at::Tensor& gradient, const std::vector<double>& frame_weights,
+                              const ops::ErrorForm& form) {
+  const net::Tokens& tokens = batch.tokens;
+  ops::SampleError error;  // 0 where the sample's predictions are on other ranks
+  for (const auto& [begin, count, part] : weighed_rows(batch, s, frame_weights)) {
     const at::Tensor predicted = prediction.narrow(0, begin, count);
     const int64_t at = begin + tokens.begin - tokens.offsets[s] - target.first;
     const at::Tensor weights = target.weights.defined() ? target.weights.narrow(0, at, count) : at::Tensor();

@@ -55,6 +55,14 @@ at::Tensor mask_weights(const at::Tensor& mask, const MaskRule& rule, const std:
 /// Rows [begin, end) of this rank's tensors that are predictions of sample `s`; empty if other ranks have them.
 std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s);
 
+/// Rows of a sample whose error has one weight, as sample_error() takes them: `count` from `begin` of this rank's, of which
+/// `part` is their share of all predictions times the weight. Those without rows here or of weight 0 are missing.
+struct WeighedRows {
+  int64_t begin, count;
+  double part;
+};
+std::vector<WeighedRows> weighed_rows(const net::Batch& batch, size_t s, const std::vector<double>& frame_weights);
+
 /// How the error's c follows the timestep, as in sd-scripts and SimpleTuner.
 enum class HuberSchedule {
   constant,

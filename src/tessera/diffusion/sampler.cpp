@@ -183,8 +183,9 @@ class UniPc final : public DataSolver {
   Tensor latent_;         // corrected latent of the previous step
 };
 
-/// The sampler of continuous-time consistency models (Lu and Song 2024). Their angles and our sigmas are one process:
-/// x at the angle a, divided by sin a + cos a, is (1 - sigma) x0 + sigma noise.
+/// Of models that predict the end from anywhere: consistency models in steps (LCM: Luo et al. 2023), students of DMD2, and
+/// continuous-time consistency models (Lu and Song 2024), whose angles and our sigmas are one process: x at the
+/// angle a, divided by sin a + cos a, is (1 - sigma) x0 + sigma noise.
 class Consistency final : public Sampler {
  public:
   using Sampler::Sampler;
@@ -226,6 +227,7 @@ const std::vector<Entry>& samplers() {
       {"dpmpp3_diffusers", diffusers_dpmpp_schedule, dpm<3>},
       {"dpmpp_heun_diffusers", diffusers_dpmpp_schedule, dpm<2, true>},
       {"scm", scm_schedule, make<Consistency>},
+      {"lcm", plain_schedule, make<Consistency>},
       {kBySize, plain_schedule, make<Euler>},
       {kByArea, plain_schedule, make<Euler>},
   };

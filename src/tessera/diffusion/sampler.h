@@ -47,7 +47,7 @@ class Sampler {
   /// state.
   virtual at::Tensor step(int i, const at::Tensor& x, const at::Tensor& v) = 0;
 
-  /// Makes standard normal noise of the latent's shape for step i. Samplers that add noise ("scm") need it.
+  /// Makes standard normal noise of the latent's shape for step i. Samplers that add noise ("scm", "lcm") need it.
   using Noise = std::function<at::Tensor(int i)>;
   void use_noise(Noise noise) { noise_ = std::move(noise); }
 
@@ -63,7 +63,8 @@ class Sampler {
 /// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
 /// "euler_dynamic" (the same of dynamic shifts: once), "unipc" and "dpmpp" (the official programs: integer timesteps),
 /// "unipc_diffusers", "dpmpp_diffusers" and its other orders "dpmpp1_diffusers", "dpmpp3_diffusers" and
-/// "dpmpp_heun_diffusers", "scm" (of models that predict the end from anywhere: each step goes there and adds fresh noise),
+/// "dpmpp_heun_diffusers", "scm" and "lcm" (of models that predict the end from anywhere: each step goes there and adds fresh
+/// noise; by angles, and by euler's even steps),
 /// "euler_by_size" and "euler_by_area". Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
 

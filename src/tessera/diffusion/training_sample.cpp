@@ -344,6 +344,16 @@ at::Tensor noise_beside(uint64_t seed, int64_t step, int64_t place, int number, 
 
 namespace {
 
+/// Of a teacher, one of those that there are.
+double drawn_guidance(const NoiseSettings& settings, int64_t step, int64_t place) {
+  const std::vector<double>& all = settings.angles.guidance;
+  return all[RandomKey(settings.seed, Purpose::timestep, step, place).below(kGuidanceDraw, all.size())];
+}
+void add_unguided(TrainingSample& sample, const NoiseSettings& settings) {
+  sample.unguided = sample.input;
+  sample.unguided->context = in_place_of(sample.input.context, settings.blank_context);
+}
+
 /// The network's timestep is 1000 s, whatever its sinusoid is made of; the target is the clip's own dx_t / dt, for which a
 /// teacher has its own.
 TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& clean, int64_t step, int64_t place) {
@@ -364,11 +374,36 @@ TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& cle
   drop_by_draw(sample, settings, step, place);
   sample.velocity = sigma * (std::cos(t) * noise - std::sin(t) * clean.latent);
   if (draws.guidance.empty()) return sample;
-  sample.guidance = draws.guidance[key.below(kGuidanceDraw, draws.guidance.size())];
+  sample.guidance = drawn_guidance(settings, step, place);
   sample.input.extra["guidance"] = at::tensor({sample.guidance}, at::kDouble);
-  sample.unguided = sample.input;
-  sample.unguided->context = in_place_of(sample.input.context, settings.blank_context);
+  add_unguided(sample, settings);
   return sample;
+}
+
+/// Noise of each frame's own timestep. A first frame that is given has its own, too, and no part in the loss.
+void noise_by_frame(TrainingSample& sample, const NoiseSettings& settings, const Options& timesteps,
+                    const CleanSample& clean, const at::Tensor& noise, int64_t step, int64_t place) {
+  const auto given = sample.input.extra.find("image_latent");
+  const bool first_given = given != sample.input.extra.end();
+  const std::vector<TrainingDraw> drawn =
+      draw_frames(timesteps, settings.chunks, clean.latent.size(1), first_given, settings.seed, step, place);
+  const auto frames = static_cast<int64_t>(drawn.size());
+  const at::Tensor t = at::empty({frames}, at::kDouble);
+  double sum = 0;
+  for (int64_t f = 0; f < frames; ++f) {
+    const TrainingDraw& own = drawn[static_cast<size_t>(f)];
+    t[f] = own.t, sum += own.t;
+    sample.frame_weights.push_back(first_given && f == 0 ? 0 : own.weight);
+    sample.input.x.select(1, f).copy_(
+        add_noise(clean.latent.select(1, f), noise.select(1, f), own.sigma, timesteps.least_noise));
+  }
+  if (std::all_of(drawn.begin() + first_given, drawn.end(), [](const TrainingDraw& own) { return own.weight == 1; }))
+    sample.frame_weights.clear();
+  if (first_given)
+    given->second = add_noise(given->second, noise.slice(1, 0, 1), drawn[0].sigma, timesteps.least_noise);
+  sample.input.extra["t"] = t;
+  sample.input.t = sum / static_cast<double>(frames);  // of the statistics
+  sample.weight = 1;
 }
 
 }  // namespace
@@ -408,10 +443,18 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   sample.velocity = velocity(clean.latent, noise, timesteps.least_noise);
   sample.weight = drawn.weight;
   sample.form = settings.loss.at(drawn.t);
+  const bool by_frame = settings.chunks.on() && conditions.chunks_in_time && clean.latent.size(1) > 1;
+  if (by_frame) noise_by_frame(sample, settings, timesteps, clean, noise, step, place);
   weigh_places(sample, settings.loss.masks, clean,
                drops(settings.loss.masks.whole_share, kWholeDraw, settings, step, place));
+  if (by_frame && sample.input.extra.contains("image_latent") && !sample.frame_weights.empty())
+    sample.frame_weights.erase(sample.frame_weights.begin());  // that of the given frame, which is not predicted
   if (settings.loss.guidance.on())
     guide(sample, settings, clean, RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kGuidanceDraw));
+  if (!settings.angles.guidance.empty()) {
+    sample.guidance = drawn_guidance(settings, step, place);
+    add_unguided(sample, settings);
+  }
   return sample;
 }
 

@@ -58,9 +58,9 @@ void write_message(int64_t place, const TrainingSample& sample, char* to);
 /// The reverse. Its tensors lie in `message`, [message_bytes] of bytes.
 std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at::Tensor& message);
 
-/// How a student's samples are noised.
+/// How a student's samples are noised, and how its teacher is guided.
 struct AngleDraws {
-  bool on = false;
+  bool on = false;  ///< noised at angles
   TrigFlow flow = {};
   double mean = 0, std = 1;
   std::vector<double> guidance = {};  ///< strengths, of which each sample has one; empty: the teacher is not guided
@@ -74,7 +74,7 @@ at::Tensor noise_beside(uint64_t seed, int64_t step, int64_t place, int number, 
 struct NoiseSettings {
   uint64_t seed = 0;
   Options timesteps = {};
-  AngleDraws angles = {};  ///< in place of `timesteps` and all below but caption_dropout
+  AngleDraws angles = {};  ///< if they are on, in place of `timesteps` and all below but caption_dropout
   LossRule loss = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;
@@ -92,6 +92,8 @@ struct NoiseSettings {
   at::Tensor null_pooled = {};   ///< [D] fp32
   /// Of the caption of no words, for loss.guidance: [n, D] and [D] fp32.
   at::Tensor blank_context = {}, blank_pooled = {};
+  /// For models with Conditions::chunks_in_time: every clip of several latent frames has a timestep for each.
+  ChunkDraws chunks = {};
 };
 
 /// The frames of a clip that are given beside the noisy ones in this draw, so far as they are encoded or sliced by

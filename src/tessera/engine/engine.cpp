@@ -34,8 +34,10 @@ Engine::Engine(const Interpreter::Units& units, const plan::ModelSpec& spec, con
       store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme,
              std::make_unique<SharedWeights>(spec, plan, comm, rank)),
       times_(rank, ops::on_device(store_.device()), comm.by_device(), blocks_of(units), options.trace),
-      interpreter_(units, spec, store_, comm, plan, rank, std::move(options)),
-      lanes_(interpreter_, times_, store_, comm.by_device()) {}
+      interpreter_(units, spec, store_, comm, plan, rank, options),
+      lanes_(interpreter_, times_, store_, comm.by_device()) {
+  if (options.graphs && ops::on_device(store_.device())) graphs_.emplace(interpreter_, lanes_);
+}
 
 /// After a failure a lane may still be at an instruction, which uses what is destroyed here.
 Engine::~Engine() {
@@ -59,6 +61,7 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 }
 
 void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
+  if (graphs_) graphs_->clear();
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
   std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
@@ -82,6 +85,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
 }
 
 void Engine::use(const plan::Program& program) {
+  if (graphs_) graphs_->clear();
   interpreter_.reserve_host(program.schedule.host_arena, program.schedule.micros * batch_bytes_);
   const at::Tensor& arena = store_.arena();
   const int64_t there = arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
@@ -115,8 +119,11 @@ StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& r
   times_.forget_attention();
   interpreter_.begin_step(*step.rest_);
   in_step_ = true;
-  begin(*step.rest_);
-  lanes_.run(step.rest_, 0, pass.program->norm + 1);
+  // The times of a graph's instructions are not known: who asks for them gets a step without one.
+  const bool graph = graphs_ && !times_.of_instructions() && graphs_->takes(*pass.program);
+  begin(*step.rest_, !graph);
+  const bool given = graph && graphs_->run(step.rest_);
+  lanes_.run(step.rest_, given ? pass.program->norm : 0, pass.program->norm + 1);
   return step;
 }
 
@@ -160,11 +167,11 @@ void Engine::run_whole(const std::shared_ptr<ScheduleRun>& run) {
   end(*run);
 }
 
-void Engine::begin(ScheduleRun& run) {
+void Engine::begin(ScheduleRun& run, bool timed) {
   store_.await_fill();
   interpreter_.begin(run);
   lanes_.begin(run);
-  run.times = times_.begin(run.program, run.step);
+  run.times = times_.begin(run.program, run.step, timed);
 }
 
 void Engine::end(ScheduleRun& run) {

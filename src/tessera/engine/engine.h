@@ -9,6 +9,7 @@
 //   StepRun step = engine.run({.program = programs.train, .step = 1}, objective, report);      // up to the norm
 //   engine.finish(std::move(step), control);                                                   // and the updates
 //   std::vector<Tensor> out = engine.forward(programs.sample, {batch_cond, batch_uncond});
+#include "tessera/engine/graphs.h"
 #include "tessera/engine/interpreter.h"
 #include "tessera/engine/lanes.h"
 #include "tessera/engine/step_times.h"
@@ -55,12 +56,14 @@ class Engine {
   Interpreter& interpreter() { return interpreter_; }
   StepTimes& times() { return times_; }
   Lanes& lanes() { return lanes_; }
+  /// Null without EngineOptions::graphs, and on a CPU.
+  StepGraphs* graphs() { return graphs_ ? &*graphs_ : nullptr; }
   int64_t host_bytes() const { return store_.host_bytes() + interpreter_.host_bytes(); }
 
  private:
   void make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used);
   void run_whole(const std::shared_ptr<ScheduleRun>& run);
-  void begin(ScheduleRun& run);
+  void begin(ScheduleRun& run, bool timed = true);
   void end(ScheduleRun& run);
 
   comm::Comm& comm_;
@@ -69,6 +72,7 @@ class Engine {
   StepTimes times_;
   Interpreter interpreter_;
   Lanes lanes_;  // its threads use all of the above
+  std::optional<StepGraphs> graphs_;
   std::unique_ptr<const net::UnitUpdate> optimiser_;
   bool has_states_ = false;
   bool in_step_ = false;                // between run and finish

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "tessera/base/check.h"
+#include "tessera/base/mesh.h"
 #include "tessera/base/random.h"
-#include "tessera/base/rank_grid.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::engine {

@@ -98,9 +98,13 @@ void Interpreter::begin(ScheduleRun& run) {
   run.messages.resize(count), run.comm.resize(count);
 }
 
+namespace {
+bool counts_fp8(const ScheduleRun& run) { return run.plan().fp8 && run.step % kFp8CountEvery == 1; }
+}  // namespace
+
 void Interpreter::begin_step(const ScheduleRun& run) {
   input_grads_.assign(run.schedule().micros, {});
-  numbers_.begin();
+  numbers_.begin(counts_fp8(run));
 }
 
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
@@ -169,6 +173,8 @@ void Interpreter::execute(ScheduleRun& run, int index) {
   Done& done = run.comm[index];
   std::optional<Parallel::Notes> notes;
   if (plan::carries_tokens(in.op)) notes.emplace(parallel_, done);
+  const bool computes = in.lane == plan::Lane::compute && in.unit >= 0;
+  const ops::Fp8CountScope counting(computes ? numbers_.fp8_counts(in.unit) : nullptr);
   const auto unit_run = [&]() -> UnitRun& { return run.micros[in.micro].runs[in.unit]; };
   switch (in.op) {
     case plan::Op::gather:
@@ -355,9 +361,11 @@ MicroRun& Interpreter::load(ScheduleRun& run, int index) {
   MicroRun& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
   const bool train = run.batches == nullptr;
-  net::Batch batch = train ? packed(*run.objective, index, parallel_) : slice((*run.batches)[index], parallel_);
-  run.tokens[index] = batch.tokens.total();
-  run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
+  net::Batch batch = !train                ? slice((*run.batches)[index], parallel_)
+                     : !run.packed.empty() ? std::move(run.packed[index])
+                                           : packed(*run.objective, index, parallel_);
+  count(run, index, batch);
+  if (captures_) brought_.push_back({index, /*compared=*/false});
   if (messages_.active()) {
     micro.shapes = boundary_shapes(units_of(run), batch);
     if (!run.plan().owns(rank_, 0)) batch.inputs.clear();
@@ -368,6 +376,47 @@ MicroRun& Interpreter::load(ScheduleRun& run, int index) {
     for (Tensor* compared : run.objective->compared(index)) *compared = compared->clone();
   micro.batch = on_device(std::move(batch), store_.device(), uploads_);
   return micro;
+}
+
+void Interpreter::count(ScheduleRun& run, int index, const net::Batch& batch) const {
+  run.tokens[index] = batch.tokens.total();
+  run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
+}
+
+std::optional<std::string> Interpreter::pack(ScheduleRun& run) {
+  std::string text = counts_fp8(run) ? "counts 8 bits\n" : "";
+  bool repeats = true;
+  int64_t room = 0;
+  for (int micro = 0; micro < run.schedule().micros; ++micro) {
+    run.packed.push_back(packed(*run.objective, micro, parallel_));
+    const std::optional<std::string> form = form_of(run.packed.back()), given = run.objective->given(micro);
+    repeats = repeats && form && given;
+    if (!repeats) continue;
+    text += *form + "| " + *given + "\n";
+    room += upload_room(run.packed.back());
+    for (const Tensor* compared : run.objective->compared(micro)) room += Uploads::room(*compared);
+  }
+  if (!repeats) return std::nullopt;
+  uploads_.reserve(room);
+  return text;
+}
+
+void Interpreter::bring_captured(bool captured) {
+  captures_ = captured;
+  uploads_.go(captured ? Uploads::Way::captured : Uploads::Way::ring);
+}
+
+void Interpreter::bring_again(ScheduleRun& run, const std::vector<Brought>& order) {
+  uploads_.go(Uploads::Way::repeated);
+  for (const auto& [micro, compared] : order)
+    if (!compared) {
+      count(run, micro, run.packed[micro]);
+      on_device(run.packed[micro], store_.device(), uploads_);
+    } else {
+      for (Tensor* tensor : run.objective->compared(micro)) uploads_.bring(*tensor, store_.device());
+      run.objective->repeat(run.packed[micro], micro);
+    }
+  uploads_.go(Uploads::Way::ring);
 }
 
 /// Hands a unit the message that its stage received: its input, or the gradient of its result. The rank's stages share
@@ -471,13 +520,15 @@ void Interpreter::finish(ScheduleRun& run, const plan::Instruction& in, Done& do
 std::vector<Tensor> Interpreter::loss(ScheduleRun& run, MicroRun& micro, int index) {
   const at::NoGradGuard no_grad;
   const Tensor& prediction = micro.stream[0];
+  if (captures_) brought_.push_back({index, /*compared=*/true});
   for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
   return {run.objective->gradient(prediction, micro.batch, index)};
 }
 
 void Interpreter::norm(ScheduleRun& run, Done& done) {
   // One of the ranks with the same gradient counts it. The sum is in rank order, so that every rank has the same bits.
-  std::vector<double> mine = {numbers_.read(*run.objective)};
+  if (!run.given) run.given = numbers_.give(*run.objective);
+  std::vector<double> mine = {numbers_.read(*run.objective, *run.given)};
   if (run.report)
     for (double value : run.report()) mine.push_back(value);
   mine.resize(plan::kControlDoubles, 0.0);

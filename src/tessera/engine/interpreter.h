@@ -24,8 +24,15 @@ struct EngineOptions {
   bool frozen_passes = false;  ///< some passes are of a frozen form, which keep them too
   bool poison = false;         ///< fill released slots with NaN, so that a use after release shows (tests)
   std::string trace = {};      ///< file for the executed instructions; empty: none
+  bool graphs = false;         ///< training steps are graphs of the device, where they can be (graphs.h)
   int local_ranks = 1;         ///< ranks that share this machine's cores
   bool cut_tokens = true;      ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
+};
+
+/// What of a micro-batch was brought to the device.
+struct Brought {
+  int micro;
+  bool compared;  ///< what its loss compares with; else its inputs and tables
 };
 
 class Interpreter {
@@ -55,6 +62,17 @@ class Interpreter {
   /// Takes the memory of an instruction of another lane than compute; false: it takes none.
   bool prepare(ScheduleRun& run, int index);
   void execute(ScheduleRun& run, int index);
+
+  // A training step up to its norm as a graph (graphs.h).
+  /// Packs all micro-batches; what of them and of the objective the host knows and gives to the device, as text. nullopt: a
+  /// graph of the step cannot be repeated.
+  std::optional<std::string> pack(ScheduleRun& run);
+  /// Tensors are brought for a graph from here on, in an order that bring_again() repeats; or no more.
+  void bring_captured(bool captured);
+  /// The step's tensors to where its graph reads them, and to the objective what it would have known.
+  void bring_again(ScheduleRun& run, const std::vector<Brought>& order);
+  std::vector<Brought> take_brought() { return std::exchange(brought_, {}); }
+  const void* uploads_place() const { return uploads_.place(); }
   /// Throws InternalError if the instruction ran other collectives than it declares.
   void check(const ScheduleRun& run, int index) const;
 
@@ -82,6 +100,7 @@ class Interpreter {
   void reserve_disk(int64_t bytes);
   void sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const;
   MicroRun& load(ScheduleRun& run, int micro);
+  void count(ScheduleRun& run, int micro, const net::Batch& batch) const;
   void take_received(MicroRun& micro, const plan::Instruction& in, bool train) const;
   Message outgoing(MicroRun& micro, const plan::Instruction& in, bool defers_weights) const;
   std::vector<plan::Comm> declared(const ScheduleRun& run, const plan::Instruction& in) const;
@@ -106,6 +125,8 @@ class Interpreter {
   SlotGroups groups_;
   StepNumbers numbers_;
   Uploads uploads_;
+  std::vector<Brought> brought_;  // since bring_captured()
+  bool captures_ = false;
   HostMemory host_;
   std::unique_ptr<Disk> disk_;  // of offloaded activations; null: none go to disk
   std::vector<std::vector<Tensor>> input_grads_;

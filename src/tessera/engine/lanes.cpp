@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <latch>
+#include <numeric>
 
 #include "tessera/device/streams.h"
 #include "tessera/ops/ranges.h"
@@ -195,8 +196,9 @@ void Lanes::follow(ScheduleRun& run, const plan::Instruction& in) {
   const auto after = [&](const device::Mark& mark) { host ? mark.await() : mark.order(); };
   bool& begun = run.begun[static_cast<size_t>(in.lane)];
   if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
-  for (const int earlier : in.wait)
-    if (run.schedule().list[earlier].lane != in.lane) after(marks_[earlier]);
+  for (const int earlier : in.wait)  // start_ is behind what a graph has done
+    if (earlier >= (run.capturing ? 0 : run.captured) && run.schedule().list[earlier].lane != in.lane)
+      after(marks_[earlier]);
 }
 
 /// An instruction that gives messages to streams does it after the one before it in the list has: [Note: one order of issue].
@@ -210,12 +212,13 @@ void Lanes::perform(ScheduleRun& run, int index) {
   const plan::Instruction& in = run.schedule().list[index];
   const bool enqueues = far_ && !works_on_host(in.lane);
   const double t0 = run.times->now();  // an injected delay counts as the instruction's time
-  if (enqueues) progress_->begins(in.lane, {run.program, run.step, index});
-  run.times->began(index);
+  const bool own = !run.capturing;     // a graph would repeat its times and its progress
+  if (enqueues && own) progress_->begins(in.lane, {run.program, run.step, index});
+  if (own) run.times->began(index);
   if (whereabouts_) whereabouts_(run.step, index, in, false);
   interpreter_.execute(run, index);
-  run.times->ended(index, t0);
-  if (enqueues) progress_->given(in.lane);
+  if (own) run.times->ended(index, t0);
+  if (enqueues && own) progress_->given(in.lane);
   marks_[index].record();  // last: who waits for it waits for these too
   if (!device::has_streams()) marks_[index].await();
   if (whereabouts_) whereabouts_(run.step, index, in, true);
@@ -225,20 +228,39 @@ void Lanes::perform(ScheduleRun& run, int index) {
 
 void Lanes::end(const ScheduleRun& run) {
   events_.await_all();
-  if (far_) join(run);
+  if (!far_) return;
+  join(run, run.captured, static_cast<int>(run.schedule().list.size()));
+  end_.record();
+  store_.rest(&end_);
 }
 
-/// What comes after the schedule comes after all of its lanes.
-void Lanes::join(const ScheduleRun& run) {
+/// What comes after instructions [begin, end) comes after all of their lanes.
+void Lanes::join(const ScheduleRun& run, int begin, int end) {
   device::label("");
   std::array<int, plan::kLaneCount> last;
   last.fill(-1);
   const auto& list = run.schedule().list;
-  for (size_t i = 0; i < list.size(); ++i) last[static_cast<size_t>(list[i].lane)] = static_cast<int>(i);
+  for (int i = begin; i < end; ++i) last[static_cast<size_t>(list[static_cast<size_t>(i)].lane)] = i;
   for (const int i : last)
     if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute) marks_[static_cast<size_t>(i)].order();
-  end_.record();
-  store_.rest(&end_);
+}
+
+void Lanes::capture(const std::shared_ptr<ScheduleRun>& shared, int end) {
+  start_.record();  // within the graph, for the lanes
+  run(shared, 0, end);
+  std::vector<int> all(static_cast<size_t>(end));
+  std::iota(all.begin(), all.end(), 0);
+  events_.await(all);
+  join(*shared, 0, end);
+}
+
+/// Events of the capture cannot be waited for.
+void Lanes::repeated(ScheduleRun& run, int end) {
+  run.captured = end;
+  run.begun.fill(false);
+  start_.record();
+  if (std::exchange(run.capturing, false)) return;  // its lanes have told
+  for (int i = 0; i < end; ++i) events_.done(i);
 }
 
 }  // namespace tessera::engine

@@ -96,6 +96,10 @@ class Lanes {
   /// Instructions [begin, end) of the list; those of other lanes are handed to their threads. Rethrows a lane's failure.
   void run(const std::shared_ptr<ScheduleRun>& shared, int begin, int end);
   void end(const ScheduleRun& run);
+  /// Gives instructions [0, end) to a graph that the device has begun (device::Backend::begin_graph), and joins their lanes.
+  void capture(const std::shared_ptr<ScheduleRun>& shared, int end);
+  /// The device was given a graph that has done them: what comes next comes after it.
+  void repeated(ScheduleRun& run, int end);
   /// Waits until the threads are at no instruction: after a failure one may still be.
   void drain();
   /// Waits until the device has ended the last schedule.
@@ -111,7 +115,7 @@ class Lanes {
   void follow(ScheduleRun& run, const plan::Instruction& in);
   void await_turn(const ScheduleRun& run, int index);
   void perform(ScheduleRun& run, int index);
-  void join(const ScheduleRun& run);
+  void join(const ScheduleRun& run, int begin, int end);
 
   Interpreter& interpreter_;
   StepTimes& times_;

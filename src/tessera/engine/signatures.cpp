@@ -59,27 +59,46 @@ class CountingContext final : public net::Context {
 
   Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
     if (how.act == net::Act::gelu_tanh) {
-      streams("gelu", {input, input});
+      streams("gelu", {input, input}, {input, input, input, input});  // its backward makes gelu(x) again
+      read_ = Tensor();
       const size_t index = sizes_.products.size();
       const Tensor y = product(site, input);
       sizes_.results[std::string(site)] = sizes_.products[index];
       work_.results[std::string(site)] = 2 * static_cast<double>(input.numel() * y.size(1));
       return y;
     }
-    if (how.act != net::Act::none) streams("activation", {input, input});
+    if (how.act == net::Act::silu_glu || how.act == net::Act::gelu_glu)
+      streams("activation", {input, *how.gate, input}, {input, input, *how.gate, input, *how.gate});
+    else if (how.act != net::Act::none)
+      streams("activation", {input, input}, {input, input, input});
     return product(site, input);
   }
   Tensor norm(std::string_view, const Tensor& x, const net::Norm& how, int) override {
-    if (how.kind == net::Norm::rms) return same(how.rope > 0 ? "rms_norm_rope" : "rms_norm", x);
-    return normed("norm", x);
+    if (how.kind == net::Norm::rms) {
+      const bool turns = how.rope > 0;  // with heads of their own, in a pass of its own
+      if (turns && how.heads > 0) same("rope", x, {x, x});
+      return same(turns && how.heads == 0 ? "rms_norm_rope" : "rms_norm", x, {x, x, x});
+    }
+    const Tensor y = result(x, x.sizes());
+    streams("norm", {x, y}, {y, x, x, x});  // what the residual sum has of x is added in the same pass
+    return y;
   }
-  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same("rope", x); }
-  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
-    streams("residual", {x, y, x});
+  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override {
+    return same("rope", x, {x, x});
+  }
+  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int) override {
+    std::vector<Tensor> back;
+    if (gate)
+      back = {x, y, y};
+    else if (x.scalar_type() != y.scalar_type())
+      back = {x, y};
+    streams("residual", {x, y, x}, back);
+    read_ = Tensor();
     return made(x, x.sizes());
   }
   Tensor attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
                    const net::Segments& segments, const net::Softmax& softmax) override {
+    read_ = Tensor();
     const double of_site = pairs(segments, softmax, q, v), samples = static_cast<double>(tokens_.offsets.size()) - 1;
     work_.attention[std::string(site)] += 4 * of_site * static_cast<double>(q.size(1));
     if (of_site > 0 && samples > 0) {
@@ -90,14 +109,22 @@ class CountingContext final : public net::Context {
   }
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
                           const net::Rotated&) override {
+    read_ = Tensor();
     // each row adds to a state of [d, d] and is multiplied by the sum
     work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
     return made(q, {q.size(0), v.size(1)});
   }
-  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed("conv", x); }
+  Tensor conv(std::string_view, const Tensor& x, const net::Conv& how, int) override {
+    read_ = Tensor();
+    const Tensor y = result(x, x.sizes());
+    std::vector<Tensor> back = {y, x, y, x};  // of the weight, and of x
+    if (how.silu) back.push_back(x);
+    streams("conv", {x, y}, back);
+    return y;
+  }
   Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
     const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
-    streams("unfold", {x, y});
+    streams("unfold", {x, y}, {x, y});
     return y;
   }
   Tensor param(std::string_view site) override {
@@ -106,7 +133,7 @@ class CountingContext final : public net::Context {
   Tensor embedding(std::string_view site, const Tensor& ids) override {
     const Tensor rows =
         at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams("embedding", {rows, rows});
+    streams("embedding", {rows, rows}, {rows, rows});
     return rows;
   }
 
@@ -120,13 +147,15 @@ class CountingContext final : public net::Context {
     work_.add_product(flops * o, weight.trainable);
     const bool streams_halves =
         type_ == at::kBFloat16 && x.scalar_type() == type_ && plan::is_block(unit_.spec());  // as ops::takes_fp8()
-    add_sizes({r, i, o, streams_halves}, weight.trainable);
+    add_sizes({r, i, o, streams_halves, streams_halves && x.is_same(read_)}, weight.trainable);
+    if (streams_halves) read_ = x;  // as ops::Fp8Inputs, which operators between products clear
     if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
       const auto rank = static_cast<double>(a->shape[0]);
       work_.add_product(flops * rank, true);
       add_sizes({r, i, rank}, true), add_sizes({r, rank, o}, true);
       work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
-      streams("adapter", {result(x, {rows, shape[0]})});
+      const Tensor y = result(x, {rows, shape[0]});
+      streams("adapter", {y}, {y, y});
     }
     add_change(site, r, i, o);
     return result(x, {rows, shape[0]});
@@ -153,7 +182,7 @@ class CountingContext final : public net::Context {
     }
     const Tensor y = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(out)},
                                at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams("adapter", {y, y});
+    streams("adapter", {y, y}, {y, y, y, y});
   }
   static int64_t numel(const std::vector<int64_t>& shape) {
     int64_t product = 1;
@@ -181,21 +210,22 @@ class CountingContext final : public net::Context {
     sizes_.products.push_back(product);
     if (trained) sizes_.weight_grads.push_back(product);
   }
-  /// Counts one operator of the kind that reads or writes these tensors.
-  void streams(const std::string& kind, const std::vector<Tensor>& tensors) {
+  static double bytes_of(const std::vector<Tensor>& tensors) {
     double bytes = 0;
     for (const Tensor& t : tensors) bytes += static_cast<double>(t.numel() * t.element_size());
+    return bytes;
+  }
+  /// Counts one operator of the kind that reads or writes these tensors in a forward and in a backward.
+  void streams(const std::string& kind, const std::vector<Tensor>& tensors, const std::vector<Tensor>& backward) {
+    const double bytes = bytes_of(tensors), back = bytes_of(backward);
     work_.streamed += bytes, ++work_.operators;
-    sizes_.kinds[kind].bytes += bytes, ++sizes_.kinds[kind].operators;
+    plan::Streams &of_kind = sizes_.kinds[kind], &of_backward = sizes_.kinds[plan::of_backward(kind)];
+    of_kind.bytes += bytes, ++of_kind.operators;
+    of_backward.bytes += back, ++of_backward.operators;
   }
-  Tensor same(const std::string& kind, const Tensor& x) {
-    streams(kind, {x, x});
+  Tensor same(const std::string& kind, const Tensor& x, const std::vector<Tensor>& backward) {
+    streams(kind, {x, x}, backward);
     return made(x, x.sizes());
-  }
-  Tensor normed(const std::string& kind, const Tensor& x) {
-    const Tensor y = result(x, x.sizes());
-    streams(kind, {x, y});
-    return y;
   }
   /// Query-key pairs of this rank.
   double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {
@@ -220,6 +250,7 @@ class CountingContext final : public net::Context {
   plan::UnitWork& work_;
   plan::UnitSignatures& sizes_;
   const at::ScalarType type_;  // of products and attention
+  Tensor read_;                // what the product before read, where it is in 8 bits
 };
 
 }  // namespace

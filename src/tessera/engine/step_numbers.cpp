@@ -19,7 +19,9 @@ StepNumbers::~StepNumbers() {
   if (data_) table_.give(data_);
 }
 
-int64_t StepNumbers::bytes() const { return (count_ + 2 * kCompressed) * static_cast<int64_t>(sizeof(double)); }
+int64_t StepNumbers::bytes() const {
+  return (count_ + 2 * kCompressed + store_.units() * ops::kFp8Counts) * static_cast<int64_t>(sizeof(double));
+}
 
 Tensor StepNumbers::at(int64_t begin, int64_t end) const {
   return at::from_blob(static_cast<double*>(data_) + begin, {end - begin},
@@ -41,8 +43,10 @@ void StepNumbers::reserve() {
   host_.reserve(bytes() + kMore);
 }
 
-void StepNumbers::begin() {
+void StepNumbers::begin(bool counts_fp8) {
   if (!data_) reserve();
+  counts_fp8_ = counts_fp8;
+  if (counts_fp8) at(count_ + 2 * kCompressed, count_ + 2 * kCompressed + store_.units() * ops::kFp8Counts).zero_();
   added_.assign(first_.size(), false);
   compression_error_.squares = at(count_, count_ + 2 * kCompressed).view({kCompressed, 2});
 }
@@ -55,19 +59,35 @@ void StepNumbers::add(int unit, const Tensor& gradient) {
   added_[static_cast<size_t>(unit)] = true;
 }
 
-double StepNumbers::read(net::Objective& objective) {
+double* StepNumbers::fp8_counts(int unit) const {
+  return counts_fp8_ ? static_cast<double*>(data_) + count_ + 2 * kCompressed + unit * ops::kFp8Counts : nullptr;
+}
+
+StepNumbers::Given StepNumbers::give(net::Objective& objective) {
   for (int u = 0; u < store_.units(); ++u)
     if (!added_[static_cast<size_t>(u)]) add(u, store_.grad(u));
   const Tensor more = objective.numbers();
   const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double),
-                own = count_ + 2 * compression_error_.unread;
-  host_.reserve((own + extra) * each);
+                own = count_ + 2 * compression_error_.unread,
+                lost = counts_fp8_ ? store_.units() * ops::kFp8Counts : 0;
+  host_.reserve((own + extra + lost) * each);
   auto* found = reinterpret_cast<double*>(host_.at(0));
   ops::enqueue_copy(at::from_blob(found, {own}, at::kDouble), at(0, own));
   if (extra) ops::enqueue_copy(at::from_blob(found + own, {extra}, at::kDouble), more);
+  if (lost)
+    ops::enqueue_copy(at::from_blob(found + own + extra, {lost}, at::kDouble),
+                      at(count_ + 2 * kCompressed, count_ + 2 * kCompressed + lost));
+  return {own, extra, lost};
+}
+
+double StepNumbers::read(net::Objective& objective, Given given) {
   copied_.record();
   copied_.await();
-  device::host_uses(found, (own + extra) * each, /*writes=*/false);
+  counts_fp8_ = false;
+  const auto [own, extra, lost] = given;
+  auto* found = reinterpret_cast<double*>(host_.at(0));
+  device::host_uses(found, (own + extra + lost) * static_cast<int64_t>(sizeof(double)), /*writes=*/false);
+  fp8_.assign(found + own + extra, found + own + extra + lost);
   compression_error_.settle({found + count_, found + own});
   objective.read({found + own, found + own + extra});
   double squares = 0;

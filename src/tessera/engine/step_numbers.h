@@ -4,7 +4,7 @@
 //
 //   numbers.begin();
 //   numbers.add(unit, gradient);                          // of a gradient that is gone before the norm
-//   const double squares = numbers.read(objective);       // at the norm, of all
+//   const double squares = numbers.read(objective, numbers.give(objective));       // at the norm, of all
 #include <array>
 #include <functional>
 #include <map>
@@ -23,18 +23,34 @@
 
 namespace tessera::engine {
 
+/// Products in 8 bits count what they lose in the first of so many steps.
+inline constexpr int64_t kFp8CountEvery = 50;
+
 class StepNumbers {
  public:
   explicit StepNumbers(Store& store);
   ~StepNumbers();
   StepNumbers(const StepNumbers&) = delete;
 
-  /// A step begins. The first one takes memory of the device, beside what the plan counts.
-  void begin();
+  /// A step begins. The first one takes memory of the device, beside what the plan counts. `counts_fp8`: its units count what
+  /// products in 8 bits lose.
+  void begin(bool counts_fp8);
   /// The unit's share of the norm. Lanes may add those of different units at once.
   void add(int unit, const Tensor& gradient);
-  /// This rank's sum of squares, of the gradients that were not added too; hands the objective its numbers.
-  double read(net::Objective& objective);
+  /// How many numbers are on their way to the host: of the step, of the objective, and of what 8 bits lost.
+  struct Given {
+    int64_t own = 0, extra = 0, lost = 0;
+  };
+  /// The device's part: adds the squares of the gradients that were not added, and gives the numbers to the host. A graph
+  /// repeats it.
+  Given give(net::Objective& objective);
+  /// The host waits for them: this rank's sum of squares; hands the objective its numbers.
+  double read(net::Objective& objective, Given given);
+
+  /// ops::kFp8Counts numbers of the unit, where it computes; null: the step counts none.
+  double* fp8_counts(int unit) const;
+  /// Of all units, of the step that was read last; empty: it counted none.
+  std::vector<double> take_fp8() { return std::exchange(fp8_, {}); }
 
   CompressionError& compression_error() { return compression_error_; }
   /// The error of the activations that were quantised since the last call.
@@ -49,7 +65,10 @@ class StepNumbers {
   const device::Backend& table_;
   std::vector<int64_t> first_;  // by unit: the place of its first buffer's squares
   int64_t count_ = 0;
-  void* data_ = nullptr;              // squares by buffer, 0 of those that this rank does not count; then the errors
+  // squares by buffer, 0 of those that this rank does not count; then the errors; then what products in 8 bits lose by unit
+  void* data_ = nullptr;
+  bool counts_fp8_ = false;
+  std::vector<double> fp8_;
   std::vector<double> of_offloaded_;  // squares of gradients that are the host's
   std::vector<char> added_;           // by unit
   HostMemory host_{HostMemory::Refused::drivers_own};
@@ -119,6 +138,10 @@ struct ScheduleRun {
   double norm = 0;                              // from the exchange at `norm`
   std::vector<std::vector<double>> ranks = {};  // likewise: the report of each rank
   std::unique_ptr<ScheduleTimes> times = {};
+  std::vector<net::Batch> packed = {};            // by micro-batch, where all were packed before the first instruction
+  int captured = 0;                               // so many instructions of the list are a graph's
+  bool capturing = false;                         // they are being given to it
+  std::optional<StepNumbers::Given> given = {};   // by that graph
   std::vector<int> issued_before = {};            // by instruction: the one whose messages are issued first; -1: none
   std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule
 

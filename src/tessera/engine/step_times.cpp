@@ -86,8 +86,8 @@ void StepTimes::read() {
   if (by_device_) comm::time_device_messages();
 }
 
-std::unique_ptr<ScheduleTimes> StepTimes::begin(plan::ProgramPtr program, int64_t step) const {
-  return std::make_unique<ScheduleTimes>(std::move(program), step, far_ && read_);
+std::unique_ptr<ScheduleTimes> StepTimes::begin(plan::ProgramPtr program, int64_t step, bool timed) const {
+  return std::make_unique<ScheduleTimes>(std::move(program), step, far_ && read_ && timed);
 }
 
 void StepTimes::end(std::unique_ptr<ScheduleTimes> times) {

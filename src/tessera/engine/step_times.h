@@ -110,7 +110,9 @@ class StepTimes {
   /// blocks. `trace`: file for the executed instructions; empty: none.
   StepTimes(int rank, bool far, bool by_device, std::vector<bool> blocks, const std::string& trace);
 
-  std::unique_ptr<ScheduleTimes> begin(plan::ProgramPtr program, int64_t step) const;
+  std::unique_ptr<ScheduleTimes> begin(plan::ProgramPtr program, int64_t step, bool timed = true) const;
+  /// Whether somebody wants the times of each instruction: a trace, or lines of the last schedule.
+  bool of_instructions() const { return trace_ || keep_lines_; }
   void end(std::unique_ptr<ScheduleTimes> times);
   /// Adds a schedule's times. `in_collectives`: seconds of collectives inside compute.
   void note(const plan::Program& program, int64_t step, const InstructionTimes& times, double in_collectives);

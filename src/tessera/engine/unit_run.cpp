@@ -9,6 +9,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/tensor.h"
+#include "tessera/ops/activations.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
@@ -140,10 +141,12 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   session_.site = site;
-  const ops::Fp8Scope eight(store_.fp8(unit_));
+  const ops::Fp8Scope eight(store_.fp8(unit_) ? &eight_bits_ : nullptr);
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
-  const Tensor x = gelu ? input : net::activated(input, how);
+  const Tensor x = gelu                            ? input
+                   : how.act == net::Act::silu_glu ? ops::silu_glu(input, *how.gate)
+                                                   : net::activated(input, how);
   // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.
   const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
@@ -177,6 +180,11 @@ Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Nor
   }
   if (passed.defined()) passed_.emplace_back(x.getIntrusivePtr(), passed);
   return y;
+}
+
+void ShardContext::forget_inputs() {
+  gathered_ = read_ = Tensor();
+  eight_bits_.clear();
 }
 
 /// x as the last norm that read it passes it on.
@@ -215,6 +223,7 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
   session_.site = site;
+  eight_bits_.clear();
   const Tensor stream = passed(x);
   return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
               : ops::sum(stream, y);
@@ -262,7 +271,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == 0 && segments.k == 0, shares_heads = segments.q == 0 && has_group_rows(queries);
   if (shares_heads) heads /= mode_.parallel->tp();
@@ -290,7 +299,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
 Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const net::Rotated& rotated) {
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   const plan::TokenRange here = query_rows(0, shares_heads);
@@ -309,13 +318,13 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
 
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   session_.site = site;
-  gathered_ = read_ = Tensor();
+  forget_inputs();
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   ops::WeightSite* b = bias(site);
   return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w),
-                        type_);
+                        type_, how.silu);
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
@@ -334,7 +343,7 @@ Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, cons
   if (history.storing) {
     const Tensor own = x.detach();
     const Tensor all = mode_.parallel && tokens_.cut() ? mode_.parallel->gather_tokens(own, tokens_.total()) : own;
-    if (!x.is_meta()) (*history.storing)[place_of(site)] = tokens_.last_frames(all).clone();
+    if (!x.is_meta()) history.storing->frames[place_of(site)] = tokens_.last_frames(all).clone();
   }
   if (x.is_meta()) return y;  // measured, which asks for sizes and messages alone
   const Tensor last = history.last(place_of(site));
@@ -437,11 +446,13 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   std::vector<Tensor> found(wanted.size());
   const OnThisThread here;
   const ops::LateScope late(ops::Works{});
+  const ops::SumsScope sums(std::vector<ops::LeftSums>{});
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
                                                                   /*create_graph=*/false, /*accumulate_grad=*/false,
                                                                   wanted);
   ops::session().run_late();  // of inputs that nobody sends
+  ops::session().add_sums();
   roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;

@@ -82,6 +82,8 @@ class ShardContext final : public net::Context {
   bool has_group_rows(const Tensor& x) const { return has_group_rows(x.size(0)); }
   bool has_group_rows(int64_t rows) const;
   Tensor passed(const Tensor& x);
+  /// What linears in a row share is needed no more.
+  void forget_inputs();
   /// The rows of a space that have queries on this rank.
   plan::TokenRange query_rows(int space, bool shares_heads) const;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
@@ -108,6 +110,7 @@ class ShardContext final : public net::Context {
   // Such an input, and as the last of them passes it on: their gradients are added by the products that make them.
   c10::weak_intrusive_ptr<c10::TensorImpl> read_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor read_;
+  ops::Fp8Inputs eight_bits_;  // and the codes of such an input
   SentOperands sent_;
   // Residual streams that a norm has read, and as it passes them on to the sum that follows: one gradient instead of two
   // that are added.

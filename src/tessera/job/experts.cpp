@@ -141,7 +141,13 @@ Experts find_experts(const recipe::Recipe& recipe) {
                         (train == "both" ? "" : " and are called " + train),
                     "leave experts.train out, or set experts.router = \"gate\"");
   if (experts.list.empty()) experts.list = {{"", recipe.model.path, ""}};
-  if (recipe.distill.on()) experts.teacher = recipe.distill.teacher;
+  if (!recipe.distill.on()) return experts;
+  experts.teacher = recipe.distill.teacher;
+  if (!recipe.distill.matches()) return experts;
+  const std::string& critic = recipe.distill.critic;
+  experts.list = {{"student", recipe.model.path, "student"},
+                  {"critic", critic.empty() ? experts.teacher : critic, "critic"}};
+  experts.critic_steps = recipe.distill.critic_steps;
   return experts;
 }
 
@@ -154,6 +160,7 @@ double parse_boundary(const std::string& text) {
 }
 
 void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model) {
+  if (experts.critic()) return;
   const std::string& text = recipe.experts.boundary;
   const std::vector<Expert> both = experts_of(recipe);
   const bool asked = text == "auto" && !experts.gated && !experts.list.front().name.empty();
@@ -219,6 +226,11 @@ diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   return rule;
 }
 
+diffusion::ChunkDraws chunk_draws(const recipe::Recipe::Diffusion& diffusion) {
+  return {diffusion.chunks, diffusion.chunk_draws == "incremental", diffusion.chunk_same_share,
+          diffusion.first_frame_noise};
+}
+
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert) {
   diffusion::Options options;
   options.mean = recipe.diffusion.logit_mean, options.scale = recipe.diffusion.logit_std;
@@ -261,7 +273,10 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
 
 diffusion::ExpertOrder plan_expert_order(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
   const recipe::Recipe& recipe = parts.at(0).recipe;
-  diffusion::ExpertOrder order({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
+  diffusion::ExpertOrder order({.seed = static_cast<uint64_t>(recipe.run.seed),
+                                .period = recipe.experts.turn,
+                                .experts = experts.places(),
+                                .cycle = experts.critic() ? experts.critic_steps + 1 : 0});
   for (const recipe::RunPart& part : parts) {
     std::vector<double> shares = experts.gated ? std::vector{1.0} : shares_by_hand(part.recipe, experts.size());
     if (shares.empty()) {

@@ -34,14 +34,19 @@ struct Experts {
   double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
   std::string teacher = {};  ///< weights of a frozen denoiser of the same form, behind those of the list; empty: none
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
+  int64_t critic_steps =
+      0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
+  bool critic() const { return critic_steps > 0; }
+  /// That the trained model consists of; a critic stays in checkpoints.
+  size_t models() const { return critic() ? 1 : list.size(); }
   int teachers() const { return teacher.empty() ? 0 : 1; }
   /// That have steps of their own: all, but for a gate, whose experts share every step.
   size_t places() const { return gated ? 1 : list.size(); }
   /// The expert that denoises at timestep `t`, 0 to 1000.
-  size_t serving(double t) const { return several() && t < 1000 * boundary ? 1 : 0; }
+  size_t serving(double t) const { return models() > 1 && t < 1000 * boundary ? 1 : 0; }
 };
 
 /// By experts.router, experts.train and what model.path holds; windows are still open. Throws UserError (usage) where
@@ -63,6 +68,7 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
 /// What diffusion.loss and diffusion.huber_* say.
 diffusion::LossRule loss_rule(const recipe::Recipe& recipe);
+diffusion::ChunkDraws chunk_draws(const recipe::Recipe::Diffusion& diffusion);
 /// What masks of a data set count; `on`: some sample of the run has one.
 diffusion::MaskRule mask_rule(bool on, const recipe::Recipe::Diffusion& rules, const recipe::Recipe::Data& data);
 

@@ -97,6 +97,28 @@ void check_drawn(const recipe::Recipe& recipe, const net::Conditions& takes) {
              "the model has no condition " + one.name + " that could be left out", "leave it out");
 }
 
+/// Chunks with timesteps of their own are drawn from the whole of one distribution.
+void check_chunks(const recipe::Recipe& recipe, const net::Conditions& takes) {
+  const recipe::Recipe::Diffusion& keys = recipe.diffusion;
+  const diffusion::ChunkDraws draws = chunk_draws(keys);
+  if (!draws.on()) return;
+  const char* key = draws.starts.empty() ? "diffusion.first_frame_noise" : "diffusion.chunks";
+  if (!takes.chunks_in_time)
+    refuse(key, recipe, "the model takes one timestep for a clip",
+           "leave it out, or train a model that takes one for each frame (docs/data-sets.md)");
+  diffusion::Options options;
+  diffusion::parse_timesteps(keys.timesteps, options);
+  const std::pair<bool, std::string> beside[] = {
+      {!diffusion::draws_chunks(options.timesteps), "diffusion.timesteps = \"" + keys.timesteps + "\""},
+      {keys.strata > 0, "diffusion.strata"},
+      {!keys.bands.empty(), "diffusion.bands"},
+      {keys.min_t > 0 || keys.max_t < 1, "diffusion.min_t or max_t"},
+      {keys.huber_schedule != "constant", "diffusion.huber_schedule, which goes by a clip's timestep"},
+      {find_experts(recipe).several() && recipe.experts.router != "gate", "experts that own a range of timesteps"}};
+  for (const auto& [there, what] : beside)
+    if (there) refuse(key, recipe, "it cannot be combined with " + what, "leave one of them out");
+}
+
 }  // namespace
 
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
@@ -127,6 +149,7 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
     check_latents("diffusion.mask_types", recipe, families::any_noisy(recipe.diffusion.mask_types));
   }
   for (const recipe::RunPart& part : recipe::run_parts(recipe)) {
+    check_chunks(part.recipe, takes);
     const bool follows = takes.control_dim > 0 || takes.pose_dim > 0 || !takes.guides.empty();
     for (const recipe::Recipe::DataSet& set : part.recipe.data_sets())
       if (!set.data.control_path.empty() && !follows)
@@ -143,8 +166,11 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
 int64_t given_bytes(const recipe::Recipe::Diffusion& diffusion, const net::Denoiser& model,
                     const std::array<int64_t, 4>& latent) {
   const net::Conditions takes = model.conditions();
-  constexpr int64_t kFloat = 4, kIndex = 8, kBlock = 64;
-  const int64_t mask = takes.frame_masks && !diffusion.mask_ratios.empty() ? kFloat * latent[1] : 0;
+  constexpr int64_t kFloat = 4, kDouble = 8, kIndex = 8, kBlock = 64;
+  const bool by_frame = takes.chunks_in_time && chunk_draws(diffusion).on();
+  const int64_t mask = takes.frame_masks && !diffusion.mask_ratios.empty() ? kFloat * latent[1]
+                       : by_frame                                          ? kDouble * latent[1]
+                                                                           : 0;
   if (latent[1] < 2) return 0;
   const int64_t frames = kFloat * latent[0] * latent[1] * latent[2] * latent[3];
   if (diffusion::reads_beside(takes)) {
@@ -170,6 +196,8 @@ net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& mode
   const net::Conditions takes = model.conditions();
   whole[1] += takes.always_reference ? takes.references : std::min(recipe.data.references, takes.references);
   net::Sample sample = model.blank(whole);
+  if (takes.chunks_in_time && chunk_draws(recipe.diffusion).on() && whole[1] > 1)
+    sample.extra["t"] = at::zeros({whole[1]}, at::kDouble);
   if (!diffusion::reads_beside(model.conditions())) return sample;
   const std::vector<int64_t> given = most_parted(recipe, latent[1]);
   if (given.empty()) return sample;
@@ -180,8 +208,11 @@ net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& mode
 
 namespace {
 
-bool several(const recipe::Recipe& recipe) { return find_experts(recipe).several(); }
-bool windows(const recipe::Recipe& recipe) { return !find_experts(recipe).list.front().name.empty(); }
+bool several(const recipe::Recipe& recipe) { return find_experts(recipe).models() > 1; }
+bool windows(const recipe::Recipe& recipe) {
+  const Experts experts = find_experts(recipe);
+  return !experts.critic() && !experts.list.front().name.empty();
+}
 
 /// Why what was set for a key does nothing, "VALUE has no effect: ..."; none where it does something, or nothing was set.
 std::vector<std::string> idle(const recipe::Setting& setting, const recipe::Facts& facts) {

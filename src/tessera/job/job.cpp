@@ -9,7 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/target.h"
-#include "tessera/checkpoint/own_weights.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
@@ -142,6 +142,8 @@ std::string purpose(const net::Denoiser& model) {
 /// The experts that train, for the log: the user sees what was detected.
 std::string experts_text(const Experts& experts) {
   if (experts.list.front().name.empty()) return "";
+  if (experts.critic())
+    return "; trains a student, and a critic in " + std::to_string(experts.critic_steps) + " steps after each of its";
   if (experts.gated) return "; " + std::to_string(experts.size()) + " experts, a gate chooses one for each sample";
   char boundary[32];
   std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
@@ -156,7 +158,11 @@ std::unique_ptr<net::Denoiser> denoiser_at(const recipe::Recipe& recipe, const s
 
 /// Experts share plan, slots and schedule.
 void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, const Expert& expert) {
+  if (expert.name == "critic" && !std::filesystem::exists(expert.path)) return;  // a plan before weights are there
   if (expert.name.empty() || denoiser_at(recipe, expert.path)->config_json() == model.config_json()) return;
+  if (expert.name == "critic")
+    throw UserError(Exit::input, "distill.critic", expert.path + " has another config.json than the student",
+                    "student, critic and teacher are of one size and type");
   throw UserError(
       Exit::input, "model.path", expert.path + " has another config.json than the other expert",
       "experts of one run are of one size and type; train each alone: experts.train = \"" + expert.name + "\"");
@@ -296,7 +302,8 @@ std::set<std::string> parameters_of(const net::Denoiser& form) {
 
 /// The form that a student's file has: its own, or its teacher's, of which it begins. Null: its own.
 std::unique_ptr<net::Denoiser> form_of_file(const Job& job, const std::string& path) {
-  std::unique_ptr<net::Denoiser> teacher = job.experts.teacher.empty() ? nullptr : job.model->teacher_form();
+  const bool other = !job.experts.teacher.empty() && !job.experts.critic();
+  std::unique_ptr<net::Denoiser> teacher = other ? job.model->teacher_form() : nullptr;
   if (!teacher) return nullptr;
   const std::set<std::string> lacks = parameters_of(*teacher);
   const std::vector<std::string> stored = checkpoint::open_weights(path).names();
@@ -325,8 +332,30 @@ engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
 
 }  // namespace
 
+namespace {
+
+/// What a student makes its clips from: noise, and a caption of one encoder.
+void check_matched(const Job& job) {
+  const net::Conditions takes = job.model->conditions();
+  const std::pair<bool, const char*> beside[] = {
+      {takes.takes_images() || takes.always_clean || takes.always_reference, "given pictures"},
+      {takes.audio_dim > 0, "audio"},
+      {takes.control_dim > 0 || takes.pose_dim > 0 || !takes.guides.empty(), "clips to follow"},
+      {takes.given_frames || takes.frame_masks, "given frames"},
+      {takes.pooled_dim > 0 || takes.glyph_dim > 0, "captions of two encoders"},
+      {job.model->numbers_beside() > 0, "numbers beside its prediction"}};
+  for (const auto& [there, what] : beside)
+    if (there)
+      throw UserError(Exit::usage, "distill.method",
+                      job.name + " is a model with " + what + ", and \"dmd\" matches clips of text alone",
+                      "distil a model of text to clips or pictures, or leave distill.method out");
+}
+
+}  // namespace
+
 void check_trainable(const Job& job) {
-  if (!job.experts.teacher.empty()) {
+  if (job.experts.critic()) check_matched(job);
+  if (!job.experts.teacher.empty() && !job.experts.critic()) {
     if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
     throw UserError(Exit::usage, "distill.method",
                     job.name + " has no forward mode, in which the consistency loss runs its student",
@@ -358,7 +387,8 @@ namespace {
 
 /// The student's sizes and timesteps are its teacher's, so far as a config.json says them.
 void check_teacher(const Job& job) {
-  const std::unique_ptr<net::Denoiser> form = job.model->teacher_form();
+  const std::unique_ptr<net::Denoiser> other = job.experts.critic() ? nullptr : job.model->teacher_form();
+  const net::Denoiser* form = other ? other.get() : job.model.get();
   open_weights_of(job.experts.teacher, *form).check(form->units(), likely_cause);
   std::string file;
   for (const std::filesystem::path& folder :
@@ -438,7 +468,8 @@ void load_teacher(const Job& job, engine::Store& store) {
   const engine::Fill none = [](const plan::ParamSpec&, int64_t, int64_t count, float* out) {
     std::fill_n(out, count, 0.0F);  // what its student is told beside its own inputs adds nothing
   };
-  load_form(job.experts.teacher, *job.model->teacher_form(), store, none, nullptr);
+  const std::unique_ptr<net::Denoiser> other = job.experts.critic() ? nullptr : job.model->teacher_form();
+  load_form(job.experts.teacher, other ? *other : *job.model, store, none, nullptr);
 }
 
 engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& job, engine::Store& store) {

@@ -55,7 +55,7 @@ void check_trainable(const Job& job);
 
 /// Throws UserError (usage) where `weights` are of another program and were trained with two text encoders
 /// of which one would have random weights here: the model knows no such captions. Those that a run of ours wrote are
-/// marked (checkpoint/own_weights.h).
+/// marked (checkpoint/weights.h).
 void check_text_encoders(const recipe::Recipe::Data& data, const Job& job, const std::string& weights);
 
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their

@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"

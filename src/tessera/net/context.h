@@ -74,6 +74,7 @@ struct Rotated {
 struct Conv {
   std::array<int64_t, 3> kernel = {1, 3, 3};
   plan::Split split = plan::Split::none;  ///< declared
+  bool silu = false;                      ///< of silu(x), of which x alone is saved
 };
 
 class Context {

@@ -54,6 +54,8 @@ struct Conditions {
   /// Accepts extra "cond", [1 + C, F, h, w]: a mask of frames that are given, and their latents, beside the noisy ones;
   /// with frame_masks instead [C, F, h, w] of the frames "mask_index", which read "y_null" (diffusion/given_frames.h).
   bool given_frames = false;
+  /// Accepts extra "t", [F], a timestep for each latent frame, and clips a chunk of frames at a time (net/tokens.h).
+  bool chunks_in_time = false;
   bool frame_masks = false;  ///< accepts extra "x_mask", [F]: frames of x with a 0 are given, without noise
   int64_t control_dim = 0;   ///< channels of y before its mask: the latent of a control video, zeros when absent
   int64_t reference_dim =

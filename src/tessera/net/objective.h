@@ -3,7 +3,9 @@
 //
 //   struct Squares final : net::Objective { ... };
 //   engine.run({.program = programs.train}, objective, report);
+#include <optional>
 #include <span>
+#include <string>
 
 #include "tessera/net/model.h"
 
@@ -22,6 +24,11 @@ class Objective {
   virtual std::vector<Tensor*> compared(int) { return {}; }
   /// Numbers of the step that gradient() has left where the predictions are, [n] of fp64; undefined: none.
   virtual Tensor numbers() { return {}; }
+  /// All that gradient() of the micro-batch would take from the host and give to the device, as text: where it was the same
+  /// before, the device can repeat what it was given (engine/graphs.h). Called after batch(); nullopt: it never can.
+  virtual std::optional<std::string> given(int) { return std::nullopt; }
+  /// In place of gradient(), where the device repeats it.
+  virtual void repeat(const Batch&, int) {}
   /// Gets these numbers. Called once a step, at `norm`, where alone the host waits for the device.
   virtual void read(std::span<const double>) {}
 };

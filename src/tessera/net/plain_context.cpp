@@ -157,7 +157,8 @@ Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, co
   return at::cat(results);
 }
 
-Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& how, int index) {
+Tensor PlainContext::conv(std::string_view site, const Tensor& input, const Conv& how, int index) {
+  const Tensor x = how.silu ? at::silu(input) : input;
   const Space& space = tokens_.space(index);
   const auto& kernel = how.kernel;
   const Tensor w = weight(site, ".weight").reshape({x.size(1), 1, kernel[0], kernel[1], kernel[2]});
@@ -179,7 +180,7 @@ Tensor PlainContext::unfold(std::string_view site, const Tensor& x, const Conv& 
   const std::string place = prefix_ + std::string(site);
   const bool in_time = tokens_.history && k[0] > 1;
   const Tensor last = in_time ? tokens_.history->last(place) : Tensor();  // of the chunk before, k[0] = 3
-  if (in_time && tokens_.history->storing) (*tokens_.history->storing)[place] = tokens_.last_frames(x).detach();
+  if (in_time && tokens_.history->storing) tokens_.history->storing->frames[place] = tokens_.last_frames(x).detach();
   std::vector<Tensor> rows;
   int64_t at = 0;
   for (size_t s = 0; s + 1 < space.offsets.size(); ++s) {

@@ -6,14 +6,34 @@ namespace tessera::net {
 
 Tensor History::read(const std::string& site, const Tensor& own) const {
   if (own.is_meta()) return own;  // measured, which asks for sizes alone
-  if (storing) (*storing)[site] = own.detach();
+  if (storing) storing->states[site] = own.detach();
   Tensor sum = own;
   const size_t count = finished.size(), all = reach > 0 ? std::min(count, static_cast<size_t>(reach)) : count;
-  for (size_t i = count - all; i < count; ++i) sum = sum + finished[i].at(site);
+  for (size_t i = count - all; i < count; ++i) sum = sum + finished[i].states.at(site);
   return sum;
 }
 
-Tensor History::last(const std::string& site) const { return finished.empty() ? Tensor() : finished.back().at(site); }
+Tensor History::last(const std::string& site) const {
+  return finished.empty() ? Tensor() : finished.back().frames.at(site);
+}
+
+void History::finish(Left left) {
+  if (reach > 0) {
+    finished.push_back(std::move(left));
+    if (std::ssize(finished) > reach) finished.erase(finished.begin());
+  } else {
+    if (!finished.empty())
+      for (auto& [site, state] : left.states) state = finished.back().states.at(site) + state;
+    finished.assign(1, std::move(left));
+  }
+}
+
+std::vector<int64_t> chunk_bounds(int64_t frames, int64_t base) {
+  std::vector<int64_t> bounds = {0};
+  for (int64_t at = base + frames % base; at < frames; at += base) bounds.push_back(at);
+  bounds.push_back(frames);
+  return bounds;
+}
 
 int64_t Space::chunk_end(size_t sample, int64_t frame) const {
   const int64_t frames = shapes[sample][0];

@@ -34,15 +34,25 @@ using plan::TokenRange;
 /// attentions, and last frames of what is convolved over time. Nothing of it has a gradient.
 struct History {
   using Sites = std::map<std::string, Tensor, std::less<>>;
-  std::vector<Sites> finished;
-  int64_t reach = 0;         ///< how many chunks before its own an attention reads; not above 0: all
-  Sites* storing = nullptr;  ///< receives what this pass leaves
+  struct Left {
+    Sites states, frames;
+  };
+  std::vector<Left> finished;
+  int64_t reach = 0;        ///< how many chunks before its own an attention reads; not above 0: all
+  Left* storing = nullptr;  ///< receives what this pass leaves
+
+  /// Takes what a chunk has left, and keeps no more than later ones read: the last `reach` chunks, or the sum of all states
+  /// and the last frames. So a clip of any length needs the same memory.
+  void finish(Left left);
 
   /// States as this chunk's queries read them: its own, which are stored, and those of the chunks within reach.
   Tensor read(const std::string& site, const Tensor& own) const;
   /// What the last chunk has left at a site; undefined: there is none.
   Tensor last(const std::string& site) const;
 };
+
+/// Where chunks of `base` frames begin, and the end; the first takes what is left over, as in LongSANA.
+std::vector<int64_t> chunk_bounds(int64_t frames, int64_t base);
 
 struct Space {
   std::vector<int64_t> offsets;                ///< [B+1] where each sample's rows start, counted over all ranks

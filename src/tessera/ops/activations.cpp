@@ -45,7 +45,29 @@ struct Relu : Function<Relu> {
   }
 };
 
+struct SiluGlu : Function<SiluGlu> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& gate) {
+    ctx->save_for_backward({x, gate});
+    return kernels(x).silu_glu(x, gate);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto [dx, dgate] = kernels(saved[0]).silu_glu_gradients(grads[0].contiguous(), saved[0], saved[1]);
+    return {dx, dgate};
+  }
+};
+
 }  // namespace
+
+at::Tensor silu_glu(const at::Tensor& x, const at::Tensor& gate) {
+  if (any_moves({&x, &gate})) {
+    const Moving mx = parts(x), mg = parts(gate);
+    return moving(kernels(mx.value).silu_glu(mx.value, mg.value),
+                  sum_of_tangents({mx.moves() ? mx.tangent * at::silu(mg.value) : Tensor(),
+                                   mg.moves() ? mx.value * at::silu_backward(mg.tangent, mg.value) : Tensor()}));
+  }
+  return wants_graph({&x, &gate}) ? SiluGlu::apply(x, gate) : kernels(x).silu_glu(x, gate);
+}
 
 at::Tensor relu(const at::Tensor& x) {
   if (const auto [value, tangent] = parts(x); tangent.defined()) {

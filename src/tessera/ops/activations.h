@@ -22,4 +22,7 @@ inline Map gelu_map(bool gelu) { return gelu ? gelu_in_place : nullptr; }
 /// x of any shape and dtype; NaN stays NaN. Its gradient is 0 where x is not above 0. Saves the result.
 at::Tensor relu(const at::Tensor& x);
 
+/// x * silu(gate), alike in shape and dtype. Saves both.
+at::Tensor silu_glu(const at::Tensor& x, const at::Tensor& gate);
+
 }  // namespace tessera::ops

@@ -175,6 +175,7 @@ struct PairInputs {
 Tensor forward_in_fp8(const FrozenLinearParts& p, at::ScalarType type) {
   const Tensor z = p.gelu ? kernels(p.x).gelu_tanh(p.x) : p.x, bias = p.bias ? p.bias->value : Tensor();
   const Tensor y = fp8_linear(z, kernels(z).frozen_matrix(p.weight, z.scalar_type()), bias, false, type);
+  if (p.gelu && session().fp8) session().fp8->clear();  // no other linear reads z
   if (p.pair && p.pair->kind == Adapter::Kind::low_rank)
     y.add_(kernels(z).linear(PairInputs(p, z).h, p.pair->b->value, {}, false, type));
   else if (p.pair)

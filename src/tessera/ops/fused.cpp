@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -136,6 +137,18 @@ void turn(float* to, const float* from, const Angles& a, int64_t t, int64_t widt
 
 }  // namespace
 
+void add_sums(const ManyGroupSums& all) {
+  for (int s = 0; s < all.count; ++s) {
+    const GroupSums& sum = all.at[s];
+    std::vector<float> total(static_cast<size_t>(sum.width)), space(total.size());
+    for (int64_t g = 0; g < sum.groups; ++g) {
+      const float* values = row_of(sum.values, g, sum.width, space.data());
+      for (int64_t i = 0; i < sum.width; ++i) total[static_cast<size_t>(i)] += values[i];
+    }
+    for (int64_t i = 0; i < sum.width; ++i) sum.to[i] = (sum.fresh ? 0.0f : sum.to[i]) + total[static_cast<size_t>(i)];
+  }
+}
+
 void layer_norm(const LayerNormRows& n) {
   each_token(n.tokens, n.width, 4, [&](int64_t t, Space& space) {
     const float* x = row_of(n.x, t, n.width, space.row(0));
@@ -156,7 +169,7 @@ void layer_norm(const LayerNormRows& n) {
 void layer_norm_gradients(const LayerNormGradients& n) {
   each_group(n.runs, n.width, 6, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
     float *normal = space.row(2), *weighted = space.row(3), *out = space.row(4);
-    float* dscale = n.scale_sums.table ? n.scale_sums.partials + group * n.width : nullptr;
+    float* dscale = n.scale_sums.partials ? n.scale_sums.partials + group * n.width : nullptr;
     float* dshift = dscale ? n.shift_sums.partials + group * n.width : nullptr;
     if (dscale) std::fill_n(dscale, n.width, 0.0f), std::fill_n(dshift, n.width, 0.0f);
     const float* scale = row_of(n.scale.row(row), 0, n.width, space.row(5));
@@ -202,7 +215,8 @@ void rms_norm(const RmsNormRows& n) {
 void rms_norm_gradients(const RmsNormGradients& n) {
   const TableRuns runs = all_of(n.tokens);
   each_group(runs, n.width, 5, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
-    float *turned = space.row(2), *out = space.row(3), *dw = n.sums.table ? n.sums.partials + group * n.width : nullptr,
+    float *turned = space.row(2), *out = space.row(3),
+          *dw = n.sums.partials ? n.sums.partials + group * n.width : nullptr,
           *columns = columns_of(n.columns, group, n.width);
     const float* w = row_of(n.w, 0, n.width, space.row(4));
     if (dw) std::fill_n(dw, n.width, 0.0f);
@@ -234,7 +248,7 @@ void gated_sum(const GatedRows& n) {
 
 void gated_gradients(const GatedGradients& n) {
   each_group(n.runs, n.width, 4, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
-    float *out = space.row(2), *dgate = n.sums.table ? n.sums.partials + group * n.width : nullptr,
+    float *out = space.row(2), *dgate = n.sums.partials ? n.sums.partials + group * n.width : nullptr,
           *columns = columns_of(n.columns, group, n.width);
     if (dgate) std::fill_n(dgate, n.width, 0.0f);
     const float* gate = n.gate.values ? row_of(n.gate.row(row), 0, n.width, space.row(3)) : nullptr;
@@ -292,6 +306,59 @@ void gelu_gradients(const GeluGradients& n) {
   });
 }
 
+namespace {
+
+float sigmoid(float x) { return 1 / (1 + exp_fast(-x)); }
+float silu_slope(float x) {
+  const float s = sigmoid(x);
+  return s * (1 + x * (1 - s));
+}
+
+/// Calls body(first value, count, space) for parts of `values` values in a row, on several threads.
+template <class Body>
+void each_stretch(int64_t values, int64_t rows_of_space, const Body& body) {
+  constexpr int64_t kAtOnce = 2048;
+  at::parallel_for(0, div_up(values, kAtOnce), 8, [&](int64_t begin, int64_t end) {
+    Space space(rows_of_space, kAtOnce);
+    for (int64_t at = begin * kAtOnce; at < std::min(end * kAtOnce, values); at += kAtOnce)
+      body(at, std::min(kAtOnce, values - at), space);
+  });
+}
+/// The same from its value `at` on.
+RowsIn behind(const RowsIn& rows, int64_t at) {
+  return {static_cast<const char*>(rows.data) + at * (rows.form == Form::fp32 ? 4 : 2), rows.form};
+}
+RowsOut behind(const RowsOut& rows, int64_t at) {
+  return {static_cast<char*>(rows.data) + at * (rows.form == Form::fp32 ? 4 : 2), rows.form};
+}
+
+}  // namespace
+
+void silu_glu(const GluRows& n) {
+  each_stretch(n.values, 3, [&](int64_t at, int64_t count, Space& space) {
+    const float *x = row_of(behind(n.x, at), 0, count, space.row(0)),
+                *gate = row_of(behind(n.gate, at), 0, count, space.row(1));
+    float* y = space.row(2);
+    for (int64_t i = 0; i < count; ++i) y[i] = x[i] * (gate[i] * sigmoid(gate[i]));
+    store_row(behind(n.y, at), 0, count, y);
+  });
+}
+
+void silu_glu_gradients(const GluGradients& n) {
+  each_stretch(n.values, 5, [&](int64_t at, int64_t count, Space& space) {
+    const float *dy = row_of(behind(n.dy, at), 0, count, space.row(0)),
+                *x = row_of(behind(n.x, at), 0, count, space.row(1)),
+                *gate = row_of(behind(n.gate, at), 0, count, space.row(2));
+    float *dx = space.row(3), *dgate = space.row(4);
+    for (int64_t i = 0; i < count; ++i) {
+      dx[i] = dy[i] * (gate[i] * sigmoid(gate[i]));
+      dgate[i] = dy[i] * x[i] * silu_slope(gate[i]);
+    }
+    store_row(behind(n.dx, at), 0, count, dx);
+    store_row(behind(n.dgate, at), 0, count, dgate);
+  });
+}
+
 void depthwise(const DepthwiseRows& n) {
   const int64_t taps = n.table.taps, rows = n.table.rows;
   Space all(taps + 2, n.width);
@@ -311,7 +378,11 @@ void depthwise(const DepthwiseRows& n) {
       const int64_t source = n.table.source[t * rows + r];
       if (source < 0) continue;
       const float* x = row_of(n.x, source, n.width, space.row(0));
-      for (int64_t i = 0; i < n.width; ++i) y[i] += x[i] * w[t * n.width + i];
+      for (int64_t i = 0; i < n.width; ++i) y[i] += (n.silu ? x[i] * sigmoid(x[i]) : x[i]) * w[t * n.width + i];
+    }
+    if (n.through.data) {
+      const float* through = row_of(n.through, r, n.width, space.row(0));
+      for (int64_t i = 0; i < n.width; ++i) y[i] *= silu_slope(through[i]);
     }
     store_row(n.y, r, n.width, y);
   });
@@ -329,7 +400,7 @@ void depthwise_gradients(const DepthwiseGradients& n) {
         const int64_t source = n.table.source[t * rows + r];
         if (source < 0) continue;
         const float* x = row_of(n.x, source, n.width, space.row(1));
-        for (int64_t i = 0; i < n.width; ++i) dw[t * n.width + i] += dy[i] * x[i];
+        for (int64_t i = 0; i < n.width; ++i) dw[t * n.width + i] += dy[i] * (n.silu ? x[i] * sigmoid(x[i]) : x[i]);
       }
     }
   });
@@ -470,6 +541,24 @@ void rotate_rows(const RotatedRows& n) {
   });
 }
 
+namespace {
+
+/// Of one line of values and its codes.
+struct LostValues {
+  int64_t zeros = 0, clipped = 0;
+
+  void add(const float* values, const uint8_t* codes, int64_t count, float beyond) {
+    for (int64_t i = 0; i < count; ++i) {
+      zeros += (codes[i] & 0x7f) == 0 && values[i] != 0;
+      clipped += std::fabs(values[i]) > beyond;
+    }
+  }
+};
+
+void add_to(double& sum, int64_t count) { std::atomic_ref(sum).fetch_add(static_cast<double>(count)); }  // exact
+
+}  // namespace
+
 void quantise_lines(const QuantisedLines& n) {
   const int64_t length = n.length();
   const Fp8Tiles one{.rows = 1,
@@ -481,6 +570,7 @@ void quantise_lines(const QuantisedLines& n) {
   const int64_t together = n.turned ? 16 : 1;
   at::parallel_for(0, div_up(n.lines(), together), 1, [&](int64_t begin, int64_t end) {
     Space space(together + 1, std::max(length, n.width));
+    LostValues lost;
     for (int64_t first = begin * together; first < std::min(end * together, n.lines()); first += together) {
       const int64_t count = std::min(together, n.lines() - first);
       for (int64_t t = 0; n.turned && t < n.rows; ++t) {
@@ -492,12 +582,15 @@ void quantise_lines(const QuantisedLines& n) {
       for (int64_t c = 0; c < count; ++c) {
         uint8_t* codes = n.codes + (first + c) * n.stride;
         n.scales[first + c] = 1e-12f;  // of a line without values
-        quantise_fp8(codes, n.scales + first + c, n.turned ? space.row(c) : row_of(n.x, first, n.width, space.row(0)),
-                     one);
+        const float* values = n.turned ? space.row(c) : row_of(n.x, first, n.width, space.row(0));
+        quantise_fp8(codes, n.scales + first + c, values, one);
         std::fill(codes + length, codes + n.stride, uint8_t{0});
+        if (n.counts) lost.add(values, codes, length, kBeyondFp8 * n.scales[first + c] * largest(one.format));
       }
     }
+    if (n.counts) add_to(n.counts[1], lost.zeros), add_to(n.counts[2], lost.clipped);
   });
+  if (n.counts) add_to(n.counts[0], n.rows * n.width);
 }
 
 }  // namespace tessera::ops

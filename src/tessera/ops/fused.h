@@ -67,13 +67,30 @@ struct LayerNormRows {
 };
 void layer_norm(const LayerNormRows& rows);
 
-/// Where the sums of a gradient of a table go: added to `table`, by way of a partial sum [groups, width] for each group.
+/// Where the sums of a gradient of a table go: added to `table`, by way of a partial sum [groups, width] for each group. A null
+/// table: the sums of groups are left for add_sums().
 struct TableSums {
   float* table = nullptr;
   int64_t stride = 0;
   float* partials = nullptr;
   int64_t fresh = 0;  ///< so many rows of the table have no values yet, and begin at zero
 };
+
+/// Sums of groups that go to the gradient of a weight: the rows of `values` [groups, width] are added in order, and then to what
+/// `to` has, or (fresh) to zero.
+struct GroupSums {
+  RowsIn values;
+  int64_t groups = 0, width = 0;
+  float* to = nullptr;
+  bool fresh = false;
+};
+inline constexpr int kMostGroupSums = 24;
+/// Of several weights, none twice: what the kernels of a backward have left is added by one launch.
+struct ManyGroupSums {
+  GroupSums at[kMostGroupSums] = {};
+  int32_t count = 0;
+};
+void add_sums(const ManyGroupSums& sums);
 
 // [Note: sums of columns] The gradient of a bias is the sum of the rows of a gradient that another kernel has written. That
 // one leaves the sums of each group of its rows, `columns` [groups, width], so that nothing of it is read again. They are of
@@ -92,6 +109,9 @@ struct LayerNormGradients {
 };
 void layer_norm_gradients(const LayerNormGradients& rows);
 
+/// A value is beyond an 8-bit format where it is more than this times the largest that its scale reaches: rounding a scale is less.
+inline constexpr float kBeyondFp8 = 1.0001f;
+
 /// 8-bit codes of the rows of x, or of its columns (`turned`): lines of `length()` codes and zeros up to `stride`, each with a scale
 /// as quantise_fp8() of eight_bit.h has it for one row.
 struct QuantisedLines {
@@ -101,6 +121,8 @@ struct QuantisedLines {
   uint8_t* codes;
   float* scales;
   int64_t stride;
+  /// Adds the number of values, of those other than zero whose code is zero, and of those beyond the format; null: it does not.
+  double* counts = nullptr;
   int64_t lines() const { return turned ? width : rows; }
   int64_t length() const { return turned ? rows : width; }
 };
@@ -179,6 +201,21 @@ struct GeluGradients {
 };
 void gelu_gradients(const GeluGradients& rows);
 
+/// y = x * silu(gate), silu(g) = g * sigmoid(g).
+struct GluRows {
+  int64_t values;
+  RowsIn x, gate;
+  RowsOut y;
+};
+void silu_glu(const GluRows& rows);
+
+struct GluGradients {
+  int64_t values;
+  RowsIn dy, x, gate;
+  RowsOut dx, dgate;
+};
+void silu_glu_gradients(const GluGradients& rows);
+
 /// y = x with pairs turned by the angles (sign 1) or back (-1): neighbours, or (half_split) of the two halves of a head.
 struct RotatedRows {
   int64_t tokens, width;
@@ -199,12 +236,15 @@ struct TapTable {
 /// Of kernels: their weights are in registers.
 constexpr bool has_taps(int64_t taps) { return taps == 3 || taps == 9; }
 
-/// y[row] = bias + the sum of x[source] * w over the taps, in their order. w [width, taps].
+/// y[row] = bias + the sum of x[source] * w over the taps, in their order; with `silu` of silu(x). w [width, taps]. `through`: null
+/// or what the result goes back through: it is multiplied by the slopes of silu there.
 struct DepthwiseRows {
   int64_t width;
   TapTable table;
   RowsIn x, w, bias;  ///< bias may be null
   RowsOut y;
+  bool silu = false;
+  RowsIn through = {};
 };
 void depthwise(const DepthwiseRows& rows);
 
@@ -216,6 +256,7 @@ struct DepthwiseGradients {
   RowsIn dy, x;
   float *dw, *db;  ///< null: not wanted
   float* partials;
+  bool silu = false;  ///< of silu(x)
   int64_t groups() const { return (table.rows + kGroupTokens - 1) / kGroupTokens; }
 };
 void depthwise_gradients(const DepthwiseGradients& rows);

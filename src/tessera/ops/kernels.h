@@ -20,6 +20,7 @@
 #include <array>
 
 #include "tessera/ops/ops.h"
+#include "tessera/ops/session.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -66,25 +67,26 @@ struct FrozenLinearParts {
 // of sums is padded with zeros to a multiple of 16, as tensor cores want it. Bias, adapters and gradients of biases are those
 // of bf16. Each rank quantises what it multiplies: the columns of tp have scales of their own, and so have the tokens of each
 // rank of cp and sp and of each micro-batch in dW. That takes no message, and a scale of fewer values is no less exact;
-// layouts agree to within the rounding of 8 bits.
+// layouts agree to within the rounding of 8 bits. Linears that read one input one after the other (q, k and v) share its codes:
+// of its rows in the forward, of its columns in the backward (Fp8Inputs of session.h).
 //
 // [Note: sums of 8-bit products on GPUs] cuBLAS and CUTLASS are called without "fast accumulation": Hopper's tensor cores keep
 // 14 bits of a partial sum, which then is added to one of fp32 every 128 products or more often. That is an error of 2^-13 of
 // the largest summand of a stretch, under a 256th of the codes' own rounding (2^-4 of a value in e4m3, 2^-3 in e5m2), which
 // is why the products are not split further.
 
-/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32.
-struct Fp8Lines {
-  Tensor codes, scales;
-};
 constexpr int64_t kFp8Pad = 16;  ///< lengths of sums are multiples of it
 
 /// Whether a linear of x whose result is of `type` multiplies in 8 bits.
 bool takes_fp8(const Tensor& x, at::ScalarType type);
-/// x W^T + bias; dy W; dw = dy^T x, or adds to it. Shapes as of the table's functions.
+/// x W^T + bias; dy W; dw = dy^T x, or adds to it. Shapes as of the table's functions. `shared`: the columns of x, of which
+/// this is a reader; null: it makes its own.
 Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
 Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type);
-void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
+void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add,
+                         Fp8Columns* shared = nullptr);
+/// Where the table's fp8_lines() counts what it loses; null: nowhere.
+double* fp8_counts(at::ScalarType format);
 /// Which gradient of x a backward makes; in_place: it overwrites x.
 enum class InputGradient { none, fresh, in_place };
 
@@ -204,13 +206,15 @@ struct Kernels {
   // Rows.
   /// `sign` -1 rotates back.
   Tensor (*rope)(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign);
-  /// The results are of `type`. w [D * taps], bias [D] or undefined.
-  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type);
+  /// The results are of `type`. w [D * taps], bias [D] or undefined. `silu`: of silu(x); a gradient goes back `through` it at
+  /// that x, or at an undefined one through nothing.
+  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                      bool silu);
   Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                     at::ScalarType type);
+                                     at::ScalarType type, const Tensor& through);
   /// Adds to dw [D * taps] and db [D], fp32; undefined: not wanted.
   void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
-                                    const Tensor& db);
+                                    const Tensor& db, bool silu);
   /// y[r, c * taps + t] = x[table[t, r], c], 0 for entries -1; and the sum of dy over the places that read a row.
   Tensor (*unfold)(const Tensor& x, const Tensor& table);
   Tensor (*unfold_gradient)(const Tensor& dy, const Tensor& table, int64_t source_rows);
@@ -250,6 +254,11 @@ struct Kernels {
   };
   ResultGradients (*linear_attention_result_backward)(const Tensor& dy, const SavedResult& saved, bool same,
                                                       int64_t heads, const Offsets& at);
+
+  // Gates.
+  /// x * silu(gate), alike; and the gradients of x and gate.
+  Tensor (*silu_glu)(const Tensor& x, const Tensor& gate);
+  std::pair<Tensor, Tensor> (*silu_glu_gradients)(const Tensor& dy, const Tensor& x, const Tensor& gate);
 };
 
 /// Tensors for results of attention: those of `into`, and new ones for what is undefined there.

@@ -27,6 +27,15 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   return kernels(x).linear(x, matrix(weight.value), offset, gelu, type);
 }
 
+/// The input's columns that a linear shares with others; null: none.
+using Shared = c10::intrusive_ptr<Fp8Columns>;
+
+Shared shared_of(AutogradContext* ctx) {
+  const auto it = ctx->saved_data.find("columns");
+  return it == ctx->saved_data.end() ? Shared()
+                                     : c10::static_intrusive_pointer_cast<Fp8Columns>(it->second.toCapsule());
+}
+
 template <bool kGelu>
 struct Linear : Function<Linear<kGelu>> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
@@ -34,7 +43,10 @@ struct Linear : Function<Linear<kGelu>> {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["late"] = late;
-    ctx->saved_data["fp8"] = takes_fp8(x, static_cast<at::ScalarType>(type));
+    const bool fp8 = takes_fp8(x, static_cast<at::ScalarType>(type));
+    ctx->saved_data["fp8"] = fp8;
+    if (fp8 && !kGelu && !site_of(weight)->frozen)
+      ctx->saved_data["columns"] = c10::IValue::make_capsule(session().fp8->columns(x));
     if (kGelu) ctx->saved_data["bias"] = bias_behind(x);
     ctx->save_for_backward({x});
     const Tensor y = known ? known->detach()
@@ -44,11 +56,15 @@ struct Linear : Function<Linear<kGelu>> {
     return {y, x.detach()};
   }
 
-  static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias, bool fp8) {
+  static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias, bool fp8,
+                               const Shared& shared) {
     if (weight.grad.defined()) {
       session().products.weight_grads += flops_of(x, weight.grad);
-      const auto product = fp8 ? fp8_weight_gradient : kernels(x).linear_weight_gradient;
-      product(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
+      const bool add = !std::exchange(weight.fresh, false);
+      if (fp8)
+        fp8_weight_gradient(matrix(weight.grad), dy, x, kGelu, add, shared.get());
+      else
+        kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, add);
     }
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
   }
@@ -72,7 +88,9 @@ struct Linear : Function<Linear<kGelu>> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
+    Tensor beside;
+    if (grads.size() > 1 && grads[1].defined()) beside = std::move(grads[1]);
+    if (beside.defined() && !beside.is_contiguous()) beside = beside.contiguous();
     if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
@@ -81,13 +99,16 @@ struct Linear : Function<Linear<kGelu>> {
     const bool fp8 = ctx->saved_data["fp8"].toBool();
     if (kGelu && wants_input && !deferred && !fp8 && weight.grad.defined())
       return {both_gradients(ctx, x, dy, weight, bias), {}, {}, {}, {}, {}, {}, {}};
+    const Shared shared = shared_of(ctx);
     // It holds x, which then has another owner: only where it is needed.
-    const auto work = [&] { return [x, dy, &weight, bias, fp8] { weight_gradients(x, dy, weight, bias, fp8); }; };
+    const auto work = [&] {
+      return [x, dy, &weight, bias, fp8, shared] { weight_gradients(x, dy, weight, bias, fp8, shared); };
+    };
     const bool learns = weight.grad.defined() || (bias && bias->grad.defined());
     if (!deferred && wants_input && learns && ctx->saved_data["late"].toBool())
       session().later(work());
     else if (!deferred)
-      weight_gradients(x, dy, weight, bias, fp8);
+      weight_gradients(x, dy, weight, bias, fp8, shared);
     else if (deferred->wants(weight) || (bias && deferred->wants(*bias)))
       deferred->add(work());
     Tensor dx;
@@ -142,14 +163,44 @@ std::vector<Left>& all_left() {
 
 }  // namespace
 
+void Fp8Inputs::take(const Tensor& x) {
+  const std::array<int64_t, 4> place = {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
+  if (place == place_ && of_.lock().get() == x.storage().unsafeGetStorageImpl()) return;
+  clear();
+  of_ = x.storage().getWeakStorageImpl(), place_ = place;
+}
+
+const Fp8Lines& Fp8Inputs::rows(const Tensor& x) {
+  take(x);
+  if (!rows_.codes.defined()) rows_ = kernels(x).fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false);
+  return rows_;
+}
+
+c10::intrusive_ptr<Fp8Columns> Fp8Inputs::columns(const Tensor& x) {
+  take(x);
+  if (!columns_) columns_ = c10::make_intrusive<Fp8Columns>();
+  ++columns_->readers;
+  return columns_;
+}
+
+void Fp8Inputs::clear() { *this = Fp8Inputs(); }
+
+double* fp8_counts(at::ScalarType format) {
+  double* counts = session().fp8_counts;
+  return counts && format == at::kFloat8_e5m2 ? counts + kFp8Counts / 2 : counts;
+}
+
 bool takes_fp8(const Tensor& x, at::ScalarType type) {
-  return session().fp8 && x.scalar_type() == at::kBFloat16 && type == at::kBFloat16;
+  return session().fp8 != nullptr && x.scalar_type() == at::kBFloat16 && type == at::kBFloat16;
 }
 
 Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
   const Kernels& table = kernels(x);
-  return table.fp8_product(table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, gelu),
-                           table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false), bias, type);
+  Fp8Inputs* inputs = session().fp8;
+  if (inputs && gelu) inputs->clear();  // what has been read before would lie beside the largest product
+  const Fp8Lines of_x =
+      inputs && !gelu ? inputs->rows(x) : table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, gelu);
+  return table.fp8_product(of_x, table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false), bias, type);
 }
 
 Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type) {
@@ -158,10 +209,13 @@ Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type
                            table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false), {}, type);
 }
 
-void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
+void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add, Fp8Columns* shared) {
   const Kernels& table = kernels(x);
-  table.fp8_product_into(dw, table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/true, /*gelu=*/false),
-                         table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/true, gelu), add);
+  const Fp8Lines of_dy = table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/true, /*gelu=*/false);
+  Fp8Lines of_x = shared ? shared->lines : Fp8Lines();
+  if (!of_x.codes.defined()) of_x = table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/true, gelu);
+  if (shared) shared->lines = --shared->readers > 0 ? of_x : Fp8Lines();
+  table.fp8_product_into(dw, of_dy, of_x, add);
 }
 
 Handle bias_behind(const Tensor& y) {
@@ -196,6 +250,7 @@ Tensor ColumnSums::rows_to_add(const Tensor& gradient) {
 }
 
 void bias_gradient(const Tensor& dy, WeightSite& bias) {
+  session().settle(bias.grad);
   kernels(dy).bias_gradient(bias.grad, dy, !std::exchange(bias.fresh, false));
 }
 

@@ -40,6 +40,7 @@ inline float* out_data(const at::Tensor& t) { return host_pointer<float>(t); }
 /// Call before adding to a site's gradient at once: deferred gradients then get memory of their own.
 inline void open_gradient(WeightSite& site) {
   if (DeferredGradients* deferred = session().deferred) deferred->open(site);
+  session().settle(site.grad);
 }
 
 /// A site's gradient to add to, zeroed at the first write; undefined if frozen.

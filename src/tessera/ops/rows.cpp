@@ -62,24 +62,26 @@ struct Rope : Function<Rope> {
 
 struct Depthwise : Function<Depthwise> {
   static Tensor run(const Tensor& x, const Tensor& table, const WeightSite& weight, const WeightSite* bias,
-                    at::ScalarType type) {
-    return kernels(x).depthwise(x, table, weight.value, bias ? bias->value : Tensor(), type);
+                    at::ScalarType type, bool silu) {
+    return kernels(x).depthwise(x, table, weight.value, bias ? bias->value : Tensor(), type, silu);
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, const Tensor& table, Handle weight,
-                        Handle bias, int64_t type) {
+                        Handle bias, int64_t type, bool silu) {
     ctx->save_for_backward({x, table});
-    ctx->saved_data["w"] = weight, ctx->saved_data["b"] = bias;
-    return run(x, table, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type));
+    ctx->saved_data["w"] = weight, ctx->saved_data["b"] = bias, ctx->saved_data["silu"] = silu;
+    return run(x, table, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), silu);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &table = saved[1], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const Tensor dw = accumulating(weight), db = bias ? accumulating(*bias) : Tensor();
-    if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db);
-    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
-    const Tensor dx = kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type());
-    return {dx, {}, {}, {}, {}, {}};
+    const bool silu = ctx->saved_data["silu"].toBool();
+    if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db, silu);
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}, {}};
+    const Tensor dx =
+        kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type(), silu ? x : Tensor());
+    return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -123,15 +125,16 @@ Tensor unfold(const Tensor& x, const Tensor& table) {
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
-                 at::ScalarType type) {
+                 at::ScalarType type, bool silu) {
   check_internal(x.is_contiguous() && weight.value.numel() == x.size(1) * table.size(0), "ops.depthwise",
                  "the weight must have a value for each channel and tap");
   if (const auto [value, tangent] = parts(x); tangent.defined())
-    return moving(Depthwise::run(value, table, weight, bias, type),
-                  Depthwise::run(tangent, table, weight, nullptr, type));
+    return moving(Depthwise::run(value, table, weight, bias, type, silu),
+                  Depthwise::run(silu ? at::silu_backward(tangent, value) : tangent, table, weight, nullptr, type,
+                                 /*silu=*/false));
   if (wants_graph({&x, &anchor}))
-    return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type));
-  return Depthwise::run(x, table, weight, bias, type);
+    return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type), silu);
+  return Depthwise::run(x, table, weight, bias, type, silu);
 }
 
 }  // namespace tessera::ops

@@ -18,9 +18,9 @@ Tensor put_rows(const Tensor& x, const Tensor& order);
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split);
 
 /// A depthwise convolution as a sum over taps: y[r] = sum_t w[:, t] * x[table[t, r]] + b, skipping entries -1. x [N,
-/// D], table [taps, T] int32, weight D * taps values, bias [D] or null. Saves x and the table.
+/// D], table [taps, T] int32, weight D * taps values, bias [D] or null; with `silu` of silu(x). Saves x and the table.
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
-                 at::ScalarType type = at::kFloat);
+                 at::ScalarType type = at::kFloat, bool silu = false);
 
 /// The rows that each tap reads, side by side: y[r, c * taps + t] = x[table[t, r], c], zero for entries -1. x [N, D],
 /// table [taps, T] int32; in the dtype of x. Saves the table.

@@ -27,6 +27,7 @@
 //
 // The numbers are those of a linear that computes them at once. A linear whose input has no such operator must not be
 // late; what is left at the end of the backward is computed there.
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -60,21 +61,77 @@ using Works = std::vector<std::function<void()>>;
 /// Does all of it in order, and frees what each held as soon as it is done.
 void run_works(Works& works);
 
+/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32 ([Note: products in 8 bits] in kernels.h).
+struct Fp8Lines {
+  at::Tensor codes, scales;
+};
+
+/// The columns of an input: the first weight gradient that reads them makes them, the last one frees them.
+struct Fp8Columns : torch::CustomClassHolder {
+  int readers = 0;
+  Fp8Lines lines;
+};
+
+/// The codes of an input that several linears read one after the other (q, k and v): they are made once.
+class Fp8Inputs {
+ public:
+  /// The rows of x in e4m3, until another input comes or clear().
+  const Fp8Lines& rows(const at::Tensor& x);
+  /// The same for all linears that read x; counts one more of them.
+  c10::intrusive_ptr<Fp8Columns> columns(const at::Tensor& x);
+  void clear();
+
+ private:
+  void take(const at::Tensor& x);
+
+  c10::weak_intrusive_ptr<c10::StorageImpl> of_{c10::intrusive_ptr<c10::StorageImpl>()};
+  std::array<int64_t, 4> place_ = {};  // of x in it: offset, rows, columns; and its version
+  Fp8Lines rows_;
+  c10::intrusive_ptr<Fp8Columns> columns_;
+};
+
+/// What quantising an operand of products in 8 bits loses: of `kFp8Counts` numbers those of e4m3, then those of e5m2. Values;
+/// those other than zero whose code is zero; those beyond the format, which are clipped.
+inline constexpr int kFp8Counts = 6;
+
+/// Sums of groups [groups, width] that a kernel has left for the gradient of a weight, [width] fp32 ([Note: sums of columns] in
+/// fused.h); `add` false: that has no values yet.
+struct LeftSums {
+  at::Tensor to, groups;
+  bool add = true;
+};
+/// Adds them all, by one launch for every kMostGroupSums, and empties the list.
+void add_left_sums(std::vector<LeftSums>& sums);
+
 struct Session {
   std::optional<Target> target;  ///< what meta tensors stand for; empty: tensors of the process's device
   AttentionAsked attention;
   std::string site;  ///< of the operators that follow
-  bool fp8 = false;  ///< linears of a 16-bit stream multiply in 8 bits ([Note: products in 8 bits] in kernels.h)
+  /// Linears of a 16-bit stream multiply in 8 bits, and share the codes of their inputs here; null: they do not.
+  Fp8Inputs* fp8 = nullptr;
+  double* fp8_counts =
+      nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
-  Rebuilds* rebuilds = nullptr;           ///< null: graphs keep everything
-  DeferredGradients* deferred = nullptr;  ///< null: backwards add gradients at once
-  std::optional<Works> late;              ///< empty: none are late
+  Rebuilds* rebuilds = nullptr;                    ///< null: graphs keep everything
+  DeferredGradients* deferred = nullptr;           ///< null: backwards add gradients at once
+  std::optional<Works> late;                       ///< empty: none are late
+  std::optional<std::vector<LeftSums>> sums = {};  ///< of a unit's backward, added at its end; empty: each at once
 
   /// Takes a late gradient; computes it at once where none are.
   void later(std::function<void()> work) { late ? late->push_back(std::move(work)) : work(); }
   /// Computes what was left for later.
   void run_late() {
     if (late) run_works(*late);
+  }
+  /// Adds what kernels have left.
+  void add_sums() {
+    if (sums) add_left_sums(*sums);
+  }
+  /// Before anything else is written to a gradient, what was left for it is added.
+  void settle(const at::Tensor& gradient) {
+    if (sums && gradient.defined())
+      for (const LeftSums& left : *sums)
+        if (left.to.is_alias_of(gradient) && left.to.storage_offset() == gradient.storage_offset()) return add_sums();
   }
 };
 /// The calling thread's.
@@ -99,7 +156,9 @@ class SessionScope {
 using TargetScope = SessionScope<&Session::target>;
 using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
+using SumsScope = SessionScope<&Session::sums>;
 using Fp8Scope = SessionScope<&Session::fp8>;
+using Fp8CountScope = SessionScope<&Session::fp8_counts>;
 
 /// What keeps the device of this process from attention by cuDNN; empty: nothing.
 std::string why_no_cudnn_attention();

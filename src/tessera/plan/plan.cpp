@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/base/mesh.h"
 #include "tessera/base/names.h"
-#include "tessera/base/rank_grid.h"
 
 namespace tessera::plan {
 

@@ -39,9 +39,10 @@ struct Choices {
 
 struct PlanKeys : Choices, Formats {
   std::optional<PipelineSchedule> pipeline;
-  std::optional<int> chunks;  ///< stages on each rank when interleaved
-  std::optional<Tier> idle;   ///< placement of inactive experts
-  int update_threads = 0;     ///< see Plan
+  std::optional<int> chunks;   ///< stages on each rank when interleaved
+  std::optional<Tier> idle;    ///< placement of inactive experts
+  int update_threads = 0;      ///< see Plan
+  std::optional<bool> graphs;  ///< training steps are graphs of the device (graphs.h)
 };
 
 }  // namespace tessera::plan

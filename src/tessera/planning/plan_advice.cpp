@@ -14,6 +14,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/in_threads.h"
 #include "tessera/base/units.h"
+#include "tessera/device/backend.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/search/layouts.h"
@@ -391,6 +392,13 @@ std::string useless_update_threads(const PlanRequest& request, const Planned& pl
     if (unit.update_on == plan::Tier::host) return {};
   return "update_threads = " + std::to_string(request.planner.update_threads) +
          " has no effect: this plan updates no unit on the host (plan.update_on = host does)";
+}
+
+std::string useless_graphs(const PlanRequest& request, const Planned& planned) {
+  if (!request.planner.graphs.value_or(false)) return {};
+  if (planned.machine.profile.target.empty() && !device::used())
+    return "plan.graphs = on has no effect: a CPU takes no launches";
+  return planned.graphs.on ? std::string() : "plan.graphs = on has no effect: " + planned.graphs.why;
 }
 
 std::string advice_without_disk(const PlanRequest& request, const Planned& planned) {

@@ -35,6 +35,8 @@ std::string useless_offload_to(const PlanRequest& request, const Planned& planne
 /// updated on the host. Else empty.
 std::string useless_prefetch(const PlanRequest& request, const Planned& planned);
 std::string useless_update_threads(const PlanRequest& request, const Planned& planned);
+/// Warns that graphs = on has no effect on a CPU, or where something forbids them.
+std::string useless_graphs(const PlanRequest& request, const Planned& planned);
 
 enum class GrowthAxis { frames, batch, resolution };
 /// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.

@@ -48,6 +48,14 @@ std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DTy
   return {};
 }
 
+/// The numbers that a run gives kernels anew in each step. Empty: none that the plan does not know.
+std::string why_no_graphs(const recipe::Recipe::Lora& lora, bool student, bool gated) {
+  if (lora.on && (lora.dropout > 0 || lora.rank_dropout > 0 || lora.module_dropout > 0))
+    return "the dropout of adapters has random numbers of its own in each step";
+  if (student) return "what a student learns weighs its losses anew in each step";
+  return gated ? "a gate weighs predictions anew in each step" : "";
+}
+
 /// The latents of the recipe's samples; nothing where the autoencoder does not take their sizes.
 std::optional<std::array<int64_t, 4>> latent_of(const net::VideoCodec& codec, const recipe::Recipe& recipe) {
   try {
@@ -87,9 +95,10 @@ void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const 
   if (recipe.asks() && update == plan::Update::just_in_time)
     throw UserError(Exit::usage, where,
                     std::string("\"just_in_time\" leaves updates to the next step, and passes ") +
-                        (recipe.distill.on()  ? "of the teacher"
-                         : recipe.asks_base() ? "without adapters"
-                                              : "without captions") +
+                        (recipe.distill.matches() ? "of all networks"
+                         : recipe.distill.on()    ? "of the teacher"
+                         : recipe.asks_base()     ? "without adapters"
+                                                  : "without captions") +
                         " come before it",
                     "use \"end\"");
 }
@@ -322,6 +331,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
   request.planner.nvme = !recipe.plan.nvme.empty();
+  request.no_graphs = why_no_graphs(recipe.lora, recipe.distill.on(), job.experts.gated);
+  request.planner.thrifty = true;
   request.machine.update_bytes = plan::update_bytes(recipe.plan.states, recipe.plan.grad);
   request.planner.teachers = job.experts.teachers();
   request.planner.experts = static_cast<int>(job.experts.size()) + request.planner.teachers;
@@ -386,7 +397,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.judges = recipe.distill.judges();
   request.run.misaligned = request.run.judges && recipe.distill.judge.misaligned && recipe.train.global_batch > 2;
   if (request.run.judges) request.judged_blocks = recipe.distill.judge.blocks;
-  request.run.teacher_passes = recipe.distill.on() ? (recipe.distill.guided() ? 2 : 1) : 0;
+  request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   return request;
@@ -403,9 +414,18 @@ Planned make_plan(const PlanRequest& request) {
                                 "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
                                     std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
+  // A capture takes all that its stream is given, and all threads that compute share one.
+  const char* beside = request.device_threads > 1 ? "encoders compute on the device beside the steps" : "";
+  planned.graphs =
+      plan::choose_graphs(request.planner.graphs, planned.spec, planned.plan(), planned.prediction.step.compute,
+                          request.no_graphs.empty() ? beside : request.no_graphs);
+  // Without a GPU to plan for, its seconds are not known, and nothing is chosen.
+  if (!planned.graphs.asked && planned.machine.profile.target.empty())
+    planned.graphs.on = false, planned.graphs.why = "plan.profile is no GPU's";
   for (const std::string& warning :
-       {advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),
-        useless_prefetch(request, planned), useless_update_threads(request, planned), slower_mesh(request, planned)})
+       {useless_graphs(request, planned), advice_without_disk(request, planned), useless_grad_dtype(planned),
+        useless_offload_to(request, planned), useless_prefetch(request, planned),
+        useless_update_threads(request, planned), slower_mesh(request, planned)})
     planned.warn(warning);
   return planned;
 }

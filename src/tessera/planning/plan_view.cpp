@@ -339,7 +339,8 @@ void time_rows(Table& table, const Planned& planned) {
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
   if (step.base > 0)
-    part(planned.run.distils()                         ? "teacher, tangent"
+    part(planned.run.matches()                         ? "networks"
+         : planned.run.distils()                       ? "teacher, tangent"
          : planned.run.unguided == plan::AskBase::none ? "without adapters"
          : planned.run.base == plan::AskBase::none     ? "without captions"
                                                        : "for targets",
@@ -522,6 +523,13 @@ std::vector<Fact> networks(const Planned& planned) {
     states += sizes.state_bytes(static_cast<int>(u));
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
+  if (planned.run.matches()) {
+    const std::string trained = shards + ", " + format_bytes(states) + " of states",
+                      between = "on the " + std::string(name(plan.idle)) + " while another runs";
+    return {{"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
+            {"critic", trained, "trained in the other steps; " + between},
+            {"teacher", shards, "frozen; in the student's steps alone; " + between}};
+  }
   const std::string steps = planned.run.judges ? "every second step" : "each step";
   std::vector<Fact> all = {
       {"student", shards + ", " + format_bytes(states) + " of states", "trained; in forward mode before " + steps},
@@ -556,6 +564,8 @@ std::string plan_text(const Planned& planned) {
   for (const Fact& network : networks(planned)) table.row(network.name, network.value, network.note);
   table.row("why", planned.choice.why);
   if (const std::string kernels = planned.spec.attention().text(); !kernels.empty()) table.row("attention by", kernels);
+  if (planned.graphs.asked || !planned.machine.profile.target.empty())
+    table.row("CUDA graphs", planned.graphs.on ? "on" : "off", planned.graphs.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
   if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);
   table.title("device memory of a rank, at its peak");

@@ -84,6 +84,7 @@ void Planned::predict() {
   of_expert.clear();
   for (const auto& [expert, units] : plan().of_expert)
     of_expert[expert] = plan::predict(spec, plan().as_of(expert), machine).step;
+  if (run.matches()) return predict_matching();
   if (!run.asks()) return;
   double batches = 0;  // passes, each as long as its share of a micro-batch
   for (const plan::AskBase which : {run.base, run.unguided})
@@ -101,6 +102,24 @@ void Planned::predict() {
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);
   for (auto& [expert, step] : of_expert) add(step);
+}
+
+/// The passes before a step differ from network to network, and by the exit that is drawn.
+void Planned::predict_matching() {
+  constexpr int64_t kMost = 1000;  // steps that the mean is of
+  const int64_t last = std::min(run.last_step > 0 ? run.last_step : run.steps, run.first_step + kMost - 1);
+  const double pass = static_cast<double>(plan().accumulation()) * plan::forward_seconds(spec, plan(), machine);
+  std::map<int, std::pair<double, int64_t>> passes;  // of an expert's steps, and how many these are
+  for (int64_t step = run.first_step; step <= last; ++step) {
+    auto& [sum, steps] = passes[run.expert_of(step)];
+    sum += run.passes_of(step), ++steps;
+  }
+  const plan::StepSeconds alone = prediction.step;
+  for (const auto& [expert, of] : passes) {
+    plan::StepSeconds& step = expert == 0 ? prediction.step : of_expert.try_emplace(expert, alone).first->second;
+    step.base = pass * of.first / static_cast<double>(of.second);
+    step.total += step.base;
+  }
 }
 
 double Planned::mean_step() const {
@@ -569,28 +588,6 @@ std::string faster_in_bf16(const Planned& planned) {
          planned.machine.profile.name + ", and its masters stay as they are";
 }
 
-/// What products in 8 bits gain and cost: the time and the memory of the plan, and of the one that computes in bf16.
-void tell_fp8(const PlanRequest& request, Planned& planned) {
-  PlanRequest other = request;
-  other.planner.fp8 = false;
-  if (other.by_hand) other.by_hand->fp8 = false;
-  MeasuredModels known;
-  const Planned bf16 = other.by_hand ? plan_by_hand(other) : search_plan(other, known);
-  const auto costs = [](const Planned& p) {
-    return "a step of " + format_seconds(p.choice.seconds) + " and " + format_bytes(p.choice.memory.peak) + " a rank" +
-           (p.choice.fits ? "" : ", which does not fit");
-  };
-  const std::string both = "with products in fp8 " + costs(planned) + ", in bf16 " + costs(bf16);
-  planned.choice.why += "; " + both;
-  if (bf16.choice.fits && bf16.choice.seconds <= planned.choice.seconds)
-    planned.warn("plan.compute_dtype = \"fp8\" makes this run no faster on " + planned.machine.profile.name + ": " +
-                 both);
-}
-
-}  // namespace
-
-namespace {
-
 /// `most`, halved repeatedly.
 std::vector<int64_t> halves_of(int64_t most) {
   std::vector<int64_t> sizes = {most};
@@ -632,7 +629,7 @@ void add_by_use(Planned& planned, const PlanRequest& request, int64_t batch, int
   const plan::Plan& leader = planned.plan();
   const Planned other = measured(request, batch_of(request, samples), known);
   plan::PlannerInput input = request.planner;
-  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset();
+  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset(), input.thrifty = false;
   input.idle = leader.idle, input.prefetch = leader.prefetch;
   input.strategy = leader.units[0].strategy, input.reduce_once = leader.units[0].reduce_once;
   input.parameters = input.gradients = input.states_tier = plan::Tier::device;  // as each unit has its own:
@@ -802,6 +799,33 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   return std::move(*best);
 }
 
+namespace {
+
+/// What products in 8 bits gain and cost: the time and the memory of the plan, and of the same one in bf16. A search of its own
+/// might find bf16 a better one, never a worse: where this is as fast, bf16 is.
+void tell_fp8(const PlanRequest& request, Planned& planned) {
+  PlanRequest other = request;
+  other.planner.fp8 = false;
+  plan::Plan same = planned.plan();
+  same.fp8 = false;
+  MeasuredModels known;
+  Planned bf16 = measured(other, same, known);
+  measure_sizes(bf16, other, sizes_of_passes(other, same), known);
+  bf16.choice.plan = same;
+  evaluate(bf16, other);
+  const auto costs = [](const Planned& p) {
+    return "a step of " + format_seconds(p.choice.seconds) + " and " + format_bytes(p.choice.memory.peak) + " a rank" +
+           (p.choice.fits ? "" : ", which does not fit");
+  };
+  const std::string both = "with products in fp8 " + costs(planned) + ", the same plan in bf16 " + costs(bf16);
+  planned.choice.why += "; " + both;
+  if (bf16.choice.fits && bf16.choice.seconds <= planned.choice.seconds)
+    planned.warn("plan.compute_dtype = \"fp8\" makes this run no faster on " + planned.machine.profile.name + ": " +
+                 both);
+}
+
+}  // namespace
+
 Planned make_plan_as_is(const PlanRequest& request) {
   check_mesh(request.mesh, *request.model, request.latent);
   MeasuredModels known;
@@ -811,7 +835,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
-                                                  planned.choice.seconds - planned.prediction.step.base);
+                                                  planned.choice.fastest - planned.prediction.step.base);
   }
   if (planned.choice.fits) planned.warn(faster_in_bf16(planned));
   if (planned.plan().fp8) tell_fp8(request, planned);

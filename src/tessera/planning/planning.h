@@ -14,6 +14,7 @@
 #include "tessera/diffusion/distillation.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/plan/simulate/predict.h"
@@ -95,6 +96,7 @@ struct PlanRequest {
   int guidance_branches = 2;   ///< forward passes of one sampler step
   int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
   bool deterministic = false;  ///< run.deterministic
+  std::string no_graphs = {};  ///< why the run's steps cannot be graphs, where the plan does not know it
   int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
   int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
   int64_t between_steps = 0;   ///< further bytes resident only between steps, while a sample is decoded
@@ -146,6 +148,7 @@ struct Planned {
   int guidance_branches = 2;
   int device_threads = 1;      ///< see PlanRequest
   bool deterministic = false;  ///< see PlanRequest
+  plan::GraphsChoice graphs = {};
   EncoderBytes encoders;
   EncoderSeconds encoding;
   std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
@@ -157,6 +160,7 @@ struct Planned {
   /// Of the training step, or the expert's pass, that needs most, with the run's arena.
   plan::MemoryCurve memory(int rank) const;
   void predict();            ///< fills prediction and of_expert
+  void predict_matching();   ///< the same of what predict() found, for a run that matches()
   double mean_step() const;  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
   /// The plan in `by_use` of each expert, where samples choose them so often.

@@ -215,7 +215,9 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
     rows.push_back(
         {name_of(planned, expert), format_seconds(step.total),
          "a step of it, above of the " + name_of(planned, 0) + " expert: " + planned.plan().as_of(expert).summary()});
-  const std::string often = "before " + percent(planned.routing.changes) + " of the steps";
+  const std::string often = planned.run.matches()
+                                ? print("%.3g in a step", planned.routing.changes) + ", between its networks"
+                                : "before " + percent(planned.routing.changes) + " of the steps";
   if (change.bytes == 0) {
     rows.push_back({"expert swap", format_seconds(0), often + ": nothing moves"});
     if (planned.of_expert.empty()) return rows;

@@ -8,6 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/diffusion/distillation.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/planning/mesh_checks.h"
@@ -105,6 +106,22 @@ void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& exper
   for (double& frequency : routing.frequencies) frequency /= sum;
 }
 
+/// Of a student's step: its own up to the one it exits at, the critic's, and the teacher's with and without a caption.
+std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::function<int(int64_t)>& expert_of) {
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  return [seed, steps = recipe.distill.steps, guided = recipe.distill.guided(), expert_of](int64_t step) {
+    const int own = static_cast<int>(diffusion::drawn_exit(seed, step, steps)) + 1;
+    return expert_of(step) == 0 ? own + 1 + (guided ? 2 : 1) : own;
+  };
+}
+
+/// Of a student with a critic, how often its networks change places in a step, on average.
+double changes_of_critic(int64_t critic_steps) {
+  // The student comes, goes to the critic, that to the teacher and back, and it comes again; then it goes; then it comes and
+  // goes in each step.
+  return static_cast<double>(5 + 1 + 2 * (critic_steps - 1)) / static_cast<double>(critic_steps + 1);
+}
+
 /// How the experts share the steps of `part`; `run` says whose each step is.
 Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
@@ -118,8 +135,9 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
     changes += step > 1 && run.swaps_expert(step - 1);
     routing.shares.at(static_cast<size_t>(run.expert_of(step))) += 1;
   }
-  routing.changes =
-      static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
+  routing.changes = job.experts.critic() ? changes_of_critic(job.experts.critic_steps)
+                                         : static_cast<double>(changes) /
+                                               static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
   return routing;
 }
 
@@ -152,6 +170,7 @@ std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::J
       request.run.first_step = part.first;
       request.run.last_step = part.last;
       request.run.expert_of = expert_of;
+      if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, expert_of);
       request.routing = routing_of(job, part, request.run);
       request.planner.expert_shares = request.routing.shares;
       request.on_phase = on_phase;

@@ -30,8 +30,8 @@ std::optional<double> faster_on(const PlanRequest& request, const Mesh& mesh, do
   unlimited.budget = unlimited.host_budget = 0;
   if (plan::choose(measured.model, mesh, unlimited, measured.machine).seconds >= limit) return std::nullopt;
   const plan::Choice choice = plan::choose(measured.model, mesh, input, measured.machine);
-  if (!choice.fits || choice.seconds >= limit) return std::nullopt;
-  return choice.seconds;
+  if (!choice.fits || choice.fastest >= limit) return std::nullopt;
+  return choice.fastest;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ std::string slower_mesh(const PlanRequest& request, const Planned& planned) {
   plain[Axis::dp_shard] = ranks;
   std::vector<Mesh> others = {Mesh{}};
   if (plain != request.mesh && request.planner.global_batch >= ranks) others.push_back(plain);
-  double fastest = planned.choice.seconds * (1 - kCounts);
+  double fastest = planned.choice.fastest * (1 - kCounts);
   std::optional<Mesh> found;
   for (const Mesh& mesh : others)
     if (const std::optional<double> seconds = faster_on(request, mesh, fastest)) fastest = *seconds, found = mesh;

@@ -7,38 +7,35 @@
 
 namespace tessera::prepare {
 
-namespace {
-
-using Of = std::function<std::string(size_t)>;
-
-std::string digest(size_t count, const Of& path, const Of& of) {
+void Digest::add(const std::string& path, const std::string& said) {
   constexpr size_t kTogether = 64;
-  std::string text;
-  for (size_t begin = 0; begin < count; begin += kTogether) {
-    const size_t end = std::min(begin + kTogether, count);
-    std::string of_these;
-    for (size_t i = begin; i < end; ++i) of_these += of(i);
-    text += path(begin) + " to " + path(end - 1) + ": " + std::to_string(hash_text(of_these)) + '\n';
-  }
-  return text;
+  if (in_line_ == 0) first_ = path;
+  last_ = path;
+  said_ += said;
+  ++count_;
+  if (++in_line_ == kTogether) end_line();
 }
 
-}  // namespace
+void Digest::end_line() {
+  if (in_line_ == 0) return;
+  lines_ += first_ + " to " + last_ + ": " + std::to_string(hash_text(said_)) + '\n';
+  said_.clear(), in_line_ = 0;
+}
+
+std::string Digest::text(const char* things) {
+  end_line();
+  return std::to_string(count_) + " " + things + "\n" + lines_;
+}
 
 std::string digest_of_rows(const data::Items& items) {
-  const auto path = [&](size_t i) { return items[i].path.string(); };
-  return std::to_string(items.size()) + " rows\n" + digest(items.size(), path, [&](size_t i) {
-           std::string text = path(i) + '\n';
-           for (const std::string& caption : items[i].captions) text += caption + '\n';
-           return text;
-         });
-}
-
-std::string digest_of_clips(const data::ClipPlan& plan, const data::Items& items, const Of& more) {
-  const auto path = [&](size_t c) { return items[static_cast<size_t>(plan.clips[c].item)].path.string(); };
-  return std::to_string(plan.clips.size()) + " clips\n" + digest(plan.clips.size(), path, [&](size_t c) {
-           return path(c) + '\n' + plan.preprocessing(plan.clips[c]) + '\n' + more(c);
-         });
+  Digest digest;
+  for (const data::Item& item : items) {
+    const std::string path = item.path.string();
+    std::string text = path + '\n';
+    for (const std::string& caption : item.captions) text += caption + '\n';
+    digest.add(path, text);
+  }
+  return digest.text("rows");
 }
 
 using at::Tensor;

@@ -68,9 +68,18 @@ using data::CachedText;  // the same in host memory
 /// path and a hash of all that is said of them.
 std::string digest_of_rows(const data::Items& items);
 
-/// Likewise the clips of a plan; `more(c)` is what else is said of clip c.
-std::string digest_of_clips(const data::ClipPlan& plan, const data::Items& items,
-                            const std::function<std::string(size_t)>& more);
+/// Such a text of a list that is gone through once.
+class Digest {
+ public:
+  /// `said`: all that is said of what has this path.
+  void add(const std::string& path, const std::string& said);
+  std::string text(const char* things);  ///< "3 clips\n..."
+
+ private:
+  void end_line();
+  std::string lines_, first_, last_, said_;
+  size_t count_ = 0, in_line_ = 0;
+};
 
 // Conditions of VideoX-Fun's models from pixels: a clip of which a part is given, by a mask; a picture as the first frame
 // of nothing else.

@@ -149,16 +149,23 @@ std::string captions_text(const std::vector<std::string>& captions) {
 }  // namespace
 
 void look_into_files(const recipe::Recipe::Data& data, const data::Items& items, const FilesBeside& beside) {
-  std::vector<fs::path> paths, videos;
-  for (const data::Item& item : items) {
-    paths.push_back(item.path);
-    if (!data::is_latent(item.path)) videos.push_back(item.path);
-    for (const auto& [role, file] : beside(item)) paths.push_back(file);
-  }
   const fs::path probes = fs::path(data.cache) / "probes.jsonl";
+  const data::EachPath videos = [&](const std::function<void(const fs::path&)>& take) {
+    for (const data::Item& item : items)
+      if (!data::is_latent(item.path)) take(item.path);
+  };
+  int64_t files = 0;
+  const auto with_files_beside = [&](const std::function<void(const fs::path&)>& take) {
+    for (const data::Item& item : items) {
+      take(item.path);
+      for (const auto& [role, file] : beside(item)) take(file);
+    }
+  };
+  with_files_beside([&](const fs::path&) { ++files; });
   {
-    report::CountProgress progress(true, "prepare: looking into", "files", static_cast<int64_t>(paths.size()));
-    const data::CountedFiles counted = data::update_probes(probes, paths, [&](int64_t done) { progress.at(done); });
+    report::CountProgress progress(true, "prepare: looking into", "files", files);
+    const data::CountedFiles counted =
+        data::update_probes(probes, data::EachPath(with_files_beside), [&](int64_t done) { progress.at(done); });
     progress.finish();
     if (counted.files > 0)
       log::info("prepare: read " + std::to_string(counted.files) + (counted.files == 1 ? " file" : " files") +
@@ -167,7 +174,7 @@ void look_into_files(const recipe::Recipe::Data& data, const data::Items& items,
   }
   const data::ClipRules& rules = data.clips;
   if (!rules.looks_through()) return;
-  report::CountProgress progress(true, "prepare: looking through", "videos", static_cast<int64_t>(videos.size()));
+  report::CountProgress progress(true, "prepare: looking through", "videos", static_cast<int64_t>(items.size()));
   data::update_footage(probes, videos, rules.fps, rules.showing, [&](int64_t done) { progress.at(done); });
 }
 
@@ -180,34 +187,32 @@ void FootageReport::add(const SeenClip& clip) {
   own_->flush();  // whole, whatever comes
 }
 
-void FootageReport::finish(const std::vector<std::string>& entries, const std::vector<std::string>& captions,
-                           bool quiet) {
-  Lines lines;
-  read_lines(folder_ / kReport, lines);
+void FootageReport::finish(const Texts& entries, const Texts& captions, bool quiet) {
   std::vector<fs::path> parts;
   std::error_code unseen;
   for (const fs::directory_entry& file : fs::directory_iterator(folder_, unseen)) {
     const std::string name = file.path().filename().string();
     if (name.starts_with("report.") && name.ends_with(".part")) parts.push_back(file.path());
   }
+  if (quiet && parts.empty()) return;  // what is known of ten million clips is not read for nothing
+  Lines lines;
+  read_lines(folder_ / kReport, lines);
   for (const fs::path& file : parts) read_lines(file, lines);
   if (!parts.empty()) {
     std::string text;
     for (const auto& [entry, line] : lines) text += checkpoint::dump_json(line) + "\n";
     checkpoint::write_text(folder_ / kReport, text);
     for (const fs::path& file : parts) fs::remove(file, unseen);
-  } else if (quiet) {
-    return;
   }
   Table table;
   int64_t all = 0;
-  for (const std::string& entry : entries) {
+  for (const std::string& entry : entries()) {
     if (entry.empty()) continue;
     ++all;
     if (const auto line = lines.find(entry); line != lines.end()) table.add(line->second);
   }
   if (const std::string text = table.text(all, folder_ / kReport); !text.empty())
-    log::info(text + captions_text(captions));
+    log::info(text + captions_text(captions()));
 }
 
 void RereadClips::add(const std::string& reading, bool encoded) {

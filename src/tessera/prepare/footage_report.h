@@ -8,6 +8,7 @@
 //
 // Ranks write what they add to a file of their own, line by line, so that a kill loses none of it; rank 0 puts these
 // into report.jsonl. A clip that is not encoded anew keeps its line.
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,7 +42,8 @@ class FootageReport {
   void add(const SeenClip& clip);
   /// Writes report.jsonl anew, and logs a table of what was found of these entries and captions, each of which belongs
   /// to a clip; nothing is logged where `quiet` and nothing was added by any rank.
-  void finish(const std::vector<std::string>& entries, const std::vector<std::string>& captions, bool quiet);
+  using Texts = std::function<std::vector<std::string>()>;  ///< asked for where they are needed
+  void finish(const Texts& entries, const Texts& captions, bool quiet);
 
  private:
   data::Path part(int rank) const { return folder_ / ("report." + std::to_string(rank) + ".part"); }

@@ -1,5 +1,6 @@
 #include "tessera/prepare/prepare.h"
 
+#include <deque>
 #include <map>
 #include <mutex>
 
@@ -55,7 +56,7 @@ class Preparation {
       read(pace);
       plan();
       pace.barrier();
-      comm_.check_agreement("clips of the data set", data_.digest_ += clips());
+      comm_.check_agreement("clips of the data set", data_.digest_ += online_ ? clips() : of_clips_.text("clips"));
       if (recipe_.data.beside()) return encode_beside(pace);
       {
         std::optional<TextPass> text;
@@ -87,15 +88,36 @@ class Preparation {
   }
 
  private:
+  /// Where an entry is used first: a clip, and which of its draws or, behind its captions, class captions it is.
+  struct FirstUse {
+    uint32_t clip = 0, number = 0;
+  };
+  /// Of each entry; where entry e is that of clip e alone nothing is kept.
+  class Uses {
+   public:
+    void push_back(const FirstUse& use) {
+      if (uses_.empty() && use.clip == size_ && use.number == 0) return void(++size_);
+      for (; uses_.size() < size_;) uses_.push_back({static_cast<uint32_t>(uses_.size()), 0});
+      uses_.push_back(use), ++size_;
+    }
+    FirstUse operator[](size_t entry) const {
+      return uses_.empty() ? FirstUse{static_cast<uint32_t>(entry), 0} : uses_.at(entry);
+    }
+
+   private:
+    size_t size_ = 0;
+    std::deque<FirstUse> uses_;
+  };
   /// Entries of the cache that the data set needs, each once, and where they are if they are there and right.
   struct Wanted {
-    data::CacheKeys keys = {};
     data::CacheEntries entries = {};
-    std::vector<bool> of_pictures = {};  // captions
-
-    size_t size() const { return keys.size(); }
-    void push_back(const data::CacheKey& key, bool of_picture = false) {
-      keys.push_back(key), entries.push_back({}), of_pictures.push_back(of_picture);
+    Uses uses = {};
+    size_t size() const { return entries.size(); }
+    std::vector<uint32_t> missing() const {
+      std::vector<uint32_t> missing;
+      for (size_t e = 0; e < size(); ++e)
+        if (!entries.has(e)) missing.push_back(static_cast<uint32_t>(e));
+      return missing;
     }
   };
 
@@ -161,7 +183,9 @@ class Preparation {
     return shown_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), *job_.model,
                           draw_of(clip, number));
   }
-  Pictures pictures_of_entry(size_t entry) const { return pictures_of(of_entry_[entry].clip, of_entry_[entry].draw); }
+  Pictures pictures_of_entry(size_t entry) const {
+    return pictures_of(clips_.uses[entry].clip, clips_.uses[entry].number);
+  }
 
   /// Features of every clip's pictures, in memory as captions are. Ranks look at the same picture, so that all have all.
   void look_at_all() {
@@ -195,17 +219,17 @@ class Preparation {
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
     if (options_.prompts) data_.prompts_ = sample_prompts(recipe_.data, recipe_.sample, data_.items_);
     if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_.data);
-    captions_ = distinct_captions(data_.items_);
+    const std::vector<std::string> captions = distinct_captions(data_.items_);
     pace.barrier();
     comm_.check_agreement("data set", data_.digest_ = digest_of_rows(data_.items_));
     const bool encodes = encodes_texts();  // else no tokenizer is made that a later sample would be given
-    data_.tokenizer_ = encodes ? tokenizer_file(recipe_, captions_) : fs::path(recipe_.data.tokenizer);
+    data_.tokenizer_ = encodes ? tokenizer_file(recipe_, captions) : fs::path(recipe_.data.tokenizer);
     if (rank_ == 0) {
       if (!online_)
         for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
-      if (encodes) make_tokenizer(recipe_.data, job_, captions_, data_.tokenizer_);
+      if (encodes) make_tokenizer(recipe_.data, job_, captions, data_.tokenizer_);
       if (!recipe_.data.texts && data::has_tokenizer())
-        tell_cut_captions(recipe_.data, job_, captions_, data_.tokenizer_);
+        tell_cut_captions(recipe_.data, job_, captions, data_.tokenizer_);
       if (!online_ && data::has_video())
         look_into_files(recipe_.data, data_.items_, [&](const data::Item& item) { return shown_files(item, wanted_); });
     }
@@ -261,52 +285,76 @@ class Preparation {
       if (!plan.rules.every_length)
         data::check_no_bucket_is_empty(plan);  // the summary tells of lengths that no video has
     if (online_) return;
-    const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
-    same_texts_ = encoders.same_texts;
-    std::map<std::pair<uint64_t, uint64_t>, size_t> known_clips;  // repeats share their entries
-    std::map<Words, int> known_texts;
-    for (size_t c = 0; c < data_.plan_.clips.size(); ++c) {
-      const data::Clip& clip = data_.plan_.clips[c];
-      const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
-      std::vector<data::RowFile> files = picture_files(item, wanted_);
-      for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
-      for (data::RowFile& file : control_files(item, wanted_)) files.push_back(std::move(file));
-      for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
-      const std::string beside = control_text(item, wanted_) + mask_text(masks_of(item), item);
-      data::ClipKey made{.source = item.path,
-                         .encoder = encoders.clip,
-                         .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                         .preprocessing = {},
-                         .files = std::move(files),
-                         .encoder_before = encoders.same_clips ? encoders.both : ""};
+    encoders_ = encoder_hashes(recipe_, job_, data_.tokenizer_);
+    look_for_entries();
+  }
+
+  /// What the entry of a clip's draw is made from. `before`: as a version read its files that showed them otherwise.
+  data::CacheKey clip_key(const FirstUse& use, bool with_stamps = true, bool before = false) const {
+    const data::Clip clip = data_.plan_.clips[use.clip];
+    const data::Item item = data_.items_[static_cast<size_t>(clip.item)];
+    std::vector<data::RowFile> files = picture_files(item, wanted_);
+    for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
+    for (data::RowFile& file : control_files(item, wanted_)) files.push_back(std::move(file));
+    for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
+    const std::string shown = before ? data_.plan_.preprocessing_before(clip) : data_.plan_.preprocessing(clip);
+    return data::clip_key({.source = item.path,
+                           .encoder = encoders_.clip,
+                           .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
+                           .preprocessing = shown + control_text(item, wanted_) + mask_text(masks_of(item), item) +
+                                            draw_text(recipe_.diffusion.draws, use.number),
+                           .files = std::move(files),
+                           .encoder_before = encoders_.same_clips ? encoders_.both : ""},
+                          with_stamps);
+  }
+  data::CacheKey clip_key(size_t entry, bool with_stamps = true) const {
+    return clip_key(clips_.uses[entry], with_stamps);
+  }
+
+  Words words_of(const FirstUse& use) const {
+    const data::Clip clip = data_.plan_.clips[use.clip];
+    const data::Item item = data_.items_[static_cast<size_t>(clip.item)];
+    const size_t captions = item.captions.size();
+    return {use.number < captions ? item.captions[use.number] : item.class_captions.at(use.number - captions),
+            is_apart(clip)};
+  }
+  data::CacheKey text_key(const FirstUse& use) const {
+    const Words words = words_of(use);
+    return words.of_picture ? data::text_key(words.text, encoders_.picture_text)
+                            : data::text_key(words.text, encoders_.text, encoders_.both);
+  }
+  std::string caption_of(size_t text) const { return words_of(texts_.uses[text]).text; }
+
+  /// Each entry that the clips need, and whether it is there. Most are, at all starts but the first: their keys are made
+  /// once, and not kept.
+  void look_for_entries() {
+    clips_.entries = data::CacheEntries(folder_, false), texts_.entries = data::CacheEntries(folder_, true);
+    const auto need = [&](Wanted& wanted, const data::CacheKey& key, const FirstUse& use) {
+      const auto [number, fresh] = wanted.entries.add(key);  // repeats share their entries
+      if (fresh) {
+        wanted.uses.push_back(use);
+        wanted.entries.set(number, data::entry_as_it_is(folder_, key));
+      }
+      data_.cache_.of_clips.add(number);
+    };
+    for (uint32_t c = 0; c < data_.plan_.clips.size(); ++c) {
+      const data::Clip clip = data_.plan_.clips[c];
+      const data::Item item = data_.items_[static_cast<size_t>(clip.item)];
       data_.cache_.of_clips.begin();
-      for (int64_t number = 0; number < draws(); ++number) {
-        const std::string drawn = draw_text(recipe_.diffusion.draws, number);
-        made.preprocessing = data_.plan_.preprocessing(clip) + beside + drawn;
-        data::CacheKey key = data::clip_key(made);
-        const std::string hash = key.hash();
-        const auto half = [&](size_t from) { return std::stoull(hash.substr(from, 16), nullptr, 16); };
-        const auto [place, fresh] = known_clips.emplace(std::pair(half(0), half(16)), clips_.size());
-        if (fresh) {
-          made.preprocessing = data_.plan_.preprocessing_before(clip) + beside + drawn;
-          if (!clip.reading.empty()) read_otherwise_[clips_.size()] = data::clip_key(made).file(folder_);
-          clips_.push_back(key);
-          of_entry_.push_back({static_cast<uint32_t>(c), static_cast<uint32_t>(number)});
+      for (uint32_t number = 0; number < draws(); ++number) {
+        const data::CacheKey key = clip_key(FirstUse{c, number});
+        if (number == 0) {
+          std::string said = item.path.string() + '\n' + data_.plan_.preprocessing(clip) + '\n';
+          for (const auto& source : key.sources) said += source.stamp + '\n';
+          of_clips_.add(item.path.string(), said);
         }
-        data_.cache_.of_clips.add(place->second);
+        need(clips_, key, {c, number});
       }
       if (recipe_.data.texts) continue;
-      for (const auto* texts : {&item.captions, &item.class_captions})
-        for (const std::string& caption : *texts) {
-          const bool of_picture = is_apart(clip);
-          const auto [text, is_new] = known_texts.emplace(Words{caption, of_picture}, static_cast<int>(texts_.size()));
-          if (is_new)
-            texts_.push_back(of_picture ? data::text_key(caption, encoders.picture_text)
-                                        : data::text_key(caption, encoders.text, encoders.both),
-                             of_picture);
-          data_.cache_.of_clips.add(static_cast<size_t>(text->second));
-        }
+      for (uint32_t number = 0; number < item.captions.size() + item.class_captions.size(); ++number)
+        need(texts_, text_key({c, number}), {c, number});
     }
+    for (Wanted* wanted : {&clips_, &texts_}) wanted->entries.all_added();
   }
 
   /// Whether its captions have the instruction of pictures.
@@ -335,48 +383,57 @@ class Preparation {
                 (name.empty() ? "" : " of " + name) + " have no mask and train whole");
   }
 
-  /// What the samples are made from.
+  /// What the samples are made from, where no entries are.
   std::string clips() const {
-    return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
-      std::string stamps;
-      if (!online_) {
-        for (const auto& source : clips_.keys[data_.cache_.of_clips.at(c, 0)].sources) stamps += source.stamp + '\n';
-        return stamps;
-      }
+    Digest digest;
+    for (const data::Clip& clip : data_.plan_.clips) {
       // No entry's header tells that a mask or another of the row's files has changed.
-      const data::Item& item = data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)];
-      stamps = control_text(item, wanted_) + mask_text(masks_of(item), item) + '\n';
+      const data::Item item = data_.items_[static_cast<size_t>(clip.item)];
+      std::string said = item.path.string() + '\n' + data_.plan_.preprocessing(clip) + '\n' +
+                         control_text(item, wanted_) + mask_text(masks_of(item), item) + '\n';
       for (const auto& files : {picture_files(item, wanted_), sound_files(item, wanted_), control_files(item, wanted_)})
-        for (const auto& [role, path] : files) stamps += role + ' ' + data::file_stamp(path) + '\n';
-      return stamps;
-    });
+        for (const auto& [role, path] : files) said += role + ' ' + data::file_stamp(path) + '\n';
+      digest.add(item.path.string(), said);
+    }
+    return digest.text("clips");
   }
 
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const std::optional<TextPass>& text, Pace& pace) {
     const fs::path file = folder_ / "contents.jsonl";
-    const auto rows = [&](const std::string& caption) { return same_texts_ ? text->token_count(caption) : -1; };
-    if (rank_ == 0 && !options_.trust) {
-      const auto changed = data::CacheSearch(folder_, data::Contents(file), rows).changed(clips_.keys);
+    const auto rows = [&](const std::string& caption) {
+      return encoders_.same_texts ? text->token_count(caption) : -1;
+    };
+    const std::vector<uint32_t> clips = clips_.missing(), texts = texts_.missing();
+    const data::CacheKeys keys[] = {{clips.size(), [&](size_t i) { return clip_key(clips[i]); }},
+                                    {texts.size(), [&](size_t i) { return text_key(texts_.uses[texts[i]]); }}};
+    const bool asked = !clips.empty() || !texts.empty() || options_.verify;  // else nothing is asked of contents.jsonl
+    if (rank_ == 0 && !options_.trust && !clips.empty()) {
+      data::CacheSearch search(folder_, data::Contents(file), rows);
+      search.leave(clips_.entries);
+      const auto changed = search.changed(keys[0]);
       report::CountProgress progress(true, "prepare: changed times, comparing content of", "files",
                                      static_cast<int64_t>(changed.size()));
       data::update_contents(file, changed, [&](int64_t done) { progress.at(done); });
     }
     pace.barrier();
-    data::CacheSearch search(folder_, data::Contents(file), rows);
-    if (options_.trust) trust(search, pace);
+    data::CacheSearch search(folder_, asked ? data::Contents(file) : data::Contents(), rows);
+    if (!clips.empty()) search.leave(clips_.entries);
+    if (options_.trust) trust(search, keys[0], keys[1], pace);
     int64_t stale = 0, moved = 0;
     std::string first;
     size_t of_first = clips_.size() + texts_.size();  // texts stand behind clips
     for (Wanted* wanted : {&clips_, &texts_}) {
-      const size_t before = wanted == &clips_ ? 0 : clips_.size();
-      search.find(wanted->keys, [&](size_t e, data::CacheSearch::Found found) {
+      const bool of_clips = wanted == &clips_;
+      const size_t before = of_clips ? 0 : clips_.size();
+      search.find(keys[of_clips ? 0 : 1], [&](size_t i, data::CacheSearch::Found found) {
+        const size_t e = (of_clips ? clips : texts)[i];
         moved += found.moved;
         if (found.unreadable && options_.verify) {
           log::warn("prepare: " + found.stale + "; it is made again");
         } else if (!found.stale.empty()) {
           ++stale;
-          if (before + e < of_first) first = wanted->keys[e].name() + ": " + found.stale, of_first = before + e;
+          if (before + e < of_first) first = name_of(*wanted, e) + ": " + found.stale, of_first = before + e;
         }
         wanted->entries.set(e, found.entry);
       });
@@ -388,14 +445,13 @@ class Preparation {
     find_damaged(pace);
     give_back_replaced();
     RereadClips reread;
-    for (size_t c = 0; c < clips_.size(); ++c) {
-      if (clips_.entries.has(c)) continue;
+    for (const size_t c : clips_.missing()) {
       work_.push_back(c);
-      reread.add(clip_of(c).reading, read_otherwise_.contains(c) && fs::exists(read_otherwise_.at(c)));
+      const std::string reading = clip_of(c).reading;
+      if (!reading.empty()) reread.add(reading, fs::exists(clip_key(clips_.uses[c], false, true).file(folder_)));
     }
     if (const std::string text = reread.text(); !text.empty()) log::info("prepare: " + text);
-    for (size_t t = 0; t < texts_.size(); ++t)
-      if (!texts_.entries.has(t)) missing_texts_.push_back(t);
+    for (const size_t t : texts_.missing()) missing_texts_.push_back(t);
     if (stale == 0) return;
     check_input(options_.rebuild, "data.cache",
                 std::to_string(stale) + " of " + std::to_string(clips_.size()) +
@@ -411,7 +467,7 @@ class Preparation {
       again = false;
       std::set<fs::path> replaced;
       for (size_t c = 0; c < clips_.size(); ++c)
-        if (!clips_.entries.has(c)) replaced.insert(clips_.keys[c].file(folder_));
+        if (!clips_.entries.has(c)) replaced.insert(folder_ / (clips_.entries.hash(c) + ".safetensors"));
       if (replaced.empty()) return;
       for (size_t c = 0; c < clips_.size(); ++c)
         if (const auto entry = clips_.entries[c]; entry && replaced.contains(entry->file))
@@ -420,13 +476,19 @@ class Preparation {
   }
 
   /// Every rank takes the files for what they were, and rank 0 writes it down for the runs to come.
-  void trust(data::CacheSearch& search, Pace& pace) const {
-    const int64_t files = search.trust(clips_.keys) + search.trust(texts_.keys);
+  void trust(data::CacheSearch& search, const data::CacheKeys& clips, const data::CacheKeys& texts, Pace& pace) const {
+    const int64_t files = search.trust(clips) + search.trust(texts);
     pace.barrier();  // every rank has read what was known
     if (files == 0 || rank_ != 0) return;
     search.contents().write(folder_ / "contents.jsonl");
     log::warn("prepare: --trust: used the entries of " + std::to_string(files) +
               " files whose size, time or path has changed since they were encoded, without comparing their content");
+  }
+
+  /// For messages.
+  std::string name_of(const Wanted& wanted, size_t e) const {
+    return &wanted == &clips_ ? data_.items_[static_cast<size_t>(clip_of(e).item)].path.string()
+                              : "caption '" + caption_of(e) + "'";
   }
 
   /// Ranks share the reading, and what they found.
@@ -449,7 +511,7 @@ class Preparation {
       const auto damage = data::damage(*entry);
       if (!damage) continue;
       mine[e] = 1;
-      log::warn("prepare: " + wanted.keys[place].name() + ": " + *damage + "; it is made again");
+      log::warn("prepare: " + name_of(wanted, place) + ": " + *damage + "; it is made again");
     }
     pace.barrier();  // every rank has read its share
     for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
@@ -481,7 +543,7 @@ class Preparation {
       need += 4 * numbers + 1024;
     }
     for (const size_t t : missing_texts_) {
-      const std::string caption = texts_.keys[t].fields.at("caption");
+      const std::string caption = caption_of(t);
       const auto quoted = static_cast<int64_t>(data::glyph_text(caption).size());
       need += 4 * (text->token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim +
                    std::min(quoted + 1, wanted_.glyph_rows) * wanted_.glyph_dim) +
@@ -542,20 +604,19 @@ class Preparation {
     for (size_t begin = 0; begin < missing_texts_.size(); begin += world) {
       const bool mine = begin + me < missing_texts_.size();
       const size_t t = mine ? missing_texts_[begin + me] : missing_texts_.back();
-      const data::CacheKey key = texts_.keys[t];
-      const CachedText made = cached(text.encode({key.fields.at("caption"), texts_.of_pictures[t]}));
+      const CachedText made = cached(text.encode(words_of(texts_.uses[t])));
       if (!mine) continue;
-      data::write_caption(folder_, key, made);
+      data::write_caption(folder_, text_key(texts_.uses[t]), made);
       pace.report(++done);
     }
     pace.barrier();
     end_progress();
     pace.report(0);  // clips are counted from none
-    for (const size_t t : missing_texts_) texts_.entries.set(t, entry_of(texts_.keys[t]));
+    for (const size_t t : missing_texts_) texts_.entries.set(t, entry_of(text_key(texts_.uses[t])), true);
   }
 
   /// The first clip that has the entry.
-  data::Clip clip_of(size_t entry) const { return data_.plan_.clips[static_cast<size_t>(of_entry_[entry].clip)]; }
+  data::Clip clip_of(size_t entry) const { return data_.plan_.clips[clips_.uses[entry].clip]; }
 
   /// Each rank its share of the clips.
   void encode_clips(Pace& pace) {
@@ -580,9 +641,16 @@ class Preparation {
   }
 
   void tell_footage() {
-    std::vector<std::string> entries, captions;
-    for (size_t c = 0; c < clips_.size(); ++c) entries.push_back(clips_.entries.has(c) ? clips_.keys[c].hash() : "");
-    for (const data::Item& item : data_.items_) captions.push_back(item.caption());
+    const auto entries = [&] {
+      std::vector<std::string> entries;
+      for (size_t c = 0; c < clips_.size(); ++c) entries.push_back(clips_.entries.has(c) ? clips_.entries.hash(c) : "");
+      return entries;
+    };
+    const auto captions = [&] {
+      std::vector<std::string> captions;
+      for (const data::Item& item : data_.items_) captions.push_back(item.caption());
+      return captions;
+    };
     report_.finish(entries, captions, /*quiet=*/!options_.verify);
   }
 
@@ -612,11 +680,10 @@ class Preparation {
       return;
     }
     const data::Frames frames = data::decode_clip(item.path, spec);
-    const data::CacheKey key = clips_.keys[entry];
-    report_.add({.entry = key.hash(),
+    report_.add({.entry = clips_.entries.hash(entry),
                  .source = item.path.string(),
                  .start = clip_of(entry).start,
-                 .shape = key.fields.at("shape"),
+                 .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip_of(entry).bucket)].text(),
                  .footage = data::look_at(frames)});
     made.latent = cached(job::encode_frames(*job_.codec, frames));
     for (const families::GivenFrames& given :
@@ -628,7 +695,9 @@ class Preparation {
     const data::Clip& clip = clip_of(work_[w]);
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
     data::CachedClip made;
+    data::CacheKey key;  // with the stamps of before it is read
     try {
+      key = clip_key(work_[w]);
       encode_frames(work_[w], item, data_.plan_.spec(clip), made);
       if (recipe_.data.texts) put_text(stored_text(item.context, item.pooled, job_), made);
       if (wanted_.takes_images() || conditioner_->looks())
@@ -636,7 +705,7 @@ class Preparation {
                  pictures_of_entry(work_[w]), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
           made.extras[name] = cached(value);
       for (const auto& [name, value] :
-           conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, of_entry_[work_[w]].draw)))
+           conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, clips_.uses[work_[w]].number)))
         made.extras[name] = cached(value);
       if (has_mask(masks_of(item), item))
         made.extras[kLossMask] = cached(loss_mask(masks_of(item), item, data_.plan_.spec(clip), made.latent.shape));
@@ -647,7 +716,7 @@ class Preparation {
       failures.add(w, found.list().front().what);
       return;
     }
-    data::write_clip(folder_, clips_.keys[work_[w]], made, contents_);
+    data::write_clip(folder_, key, made, contents_);
   }
 
   /// Clips whose pixels could not be made go, with all that share them.
@@ -656,7 +725,7 @@ class Preparation {
       if (failures.failed(w))
         problems_.add(data_.items_[static_cast<size_t>(clip_of(work_[w]).item)].where, failures.text(w));
       else
-        clips_.entries.set(work_[w], entry_of(clips_.keys[work_[w]]));
+        clips_.entries.set(work_[w], entry_of(clip_key(work_[w], /*with_stamps=*/false)), true);
     }
     std::vector<char> failed(data_.plan_.clips.size(), 0);
     for (size_t c = 0; c < failed.size(); ++c)
@@ -666,10 +735,11 @@ class Preparation {
     judge(data_.samples_.empty());
   }
 
-  /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
+  /// What samples read.
   void take_entries() {
-    data_.cache_.clips = std::exchange(clips_, {}).entries;
-    data_.cache_.texts = std::exchange(texts_, {}).entries;
+    data_.cache_.clips = std::move(clips_.entries);
+    data_.cache_.texts = std::move(texts_.entries);
+    clips_ = {}, texts_ = {};
   }
 
   void keep(const std::vector<char>& failed) {
@@ -763,16 +833,10 @@ class Preparation {
   const fs::path folder_;
   data::Problems problems_;
   PreparedData data_;
-  std::vector<std::string> captions_;  // of the data set, each once
+  Digest of_clips_;
+  EncoderHashes encoders_;
   Wanted clips_, texts_;
-  std::map<size_t, fs::path>
-      read_otherwise_;  // of some of clips_, the entry of a version that read its files otherwise
   FootageReport report_{folder_, rank_};
-  struct FirstUse {
-    uint32_t clip = 0, draw = 0;
-  };
-  std::vector<FirstUse> of_entry_;  // of each entry of a clip, the first clip that has it, and which of its draws it is
-  bool same_texts_ = false;         // EncoderHashes::same_texts
   data::Contents contents_;
   std::vector<size_t> work_, missing_texts_;  // in clips_ and texts_, what is to be encoded
   std::optional<Conditioner> conditioner_;

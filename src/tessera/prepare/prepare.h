@@ -7,6 +7,7 @@
 // Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
 // data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory. With
 // data.encoders = "host", "device" or "sharded" captions too are encoded when they come (text_beside.h).
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -118,12 +119,21 @@ class PreparedData {
   /// and one for each class caption.
   class Entries {
    public:
-    void begin() { begins_.push_back(static_cast<uint32_t>(numbers_.size())); }
+    void begin() {
+      if (begins_.empty() && clips_ < 2) each_ = numbers_.size();  // of the first, until one has another count
+      if (begins_.empty() && clips_ > 1 && numbers_.size() != clips_ * each_)
+        for (size_t clip = 0; clip < clips_; ++clip) begins_.push_back(static_cast<uint32_t>(clip * each_));
+      if (!begins_.empty()) begins_.push_back(static_cast<uint32_t>(numbers_.size()));
+      ++clips_;
+    }
     void add(size_t number) { numbers_.push_back(static_cast<uint32_t>(number)); }
-    size_t at(size_t clip, size_t entry) const { return numbers_.at(begins_.at(clip) + entry); }
+    size_t at(size_t clip, size_t entry) const {
+      return numbers_.at((begins_.empty() ? clip * each_ : begins_.at(clip)) + entry);
+    }
 
    private:
-    std::vector<uint32_t> begins_, numbers_;
+    size_t clips_ = 0, each_ = 0;
+    std::deque<uint32_t> begins_, numbers_;  // no begins where all clips have as many
   };
   data::Clip clip(int64_t index) const { return plan_.clips.at(samples_.at(index)); }
   data::Item item(int64_t index) const { return items_.at(static_cast<size_t>(clip(index).item)); }

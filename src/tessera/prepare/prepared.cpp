@@ -34,7 +34,9 @@ std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int
 
 /// The entry of one of its draws.
 data::CacheEntry PreparedData::clip_entry(int64_t index, int64_t epoch) const {
-  return cache_.clips.at(cache_.of_clips.at(samples_.at(index), draw_number(index, epoch)));
+  data::CacheEntry entry = cache_.clips.at(cache_.of_clips.at(samples_.at(index), draw_number(index, epoch)));
+  entry.name = item(index).path.string();
+  return entry;
 }
 
 int64_t PreparedData::draw_number(int64_t index, int64_t epoch) const {
@@ -63,9 +65,13 @@ data::CachedText PreparedData::text(int64_t index, size_t caption, bool of_class
     return take_text(clip);
   }
   const size_t entry = of_class ? item(index).captions.size() + caption : caption;
-  if (!online_)
-    return data::read_caption(cache_.texts.at(cache_.of_clips.at(
-        samples_.at(index), static_cast<size_t>(std::max<int64_t>(of_recipe_.draws.count, 1)) + entry)));
+  if (!online_) {
+    const auto draws = static_cast<size_t>(std::max<int64_t>(of_recipe_.draws.count, 1));
+    data::CacheEntry found = cache_.texts.at(cache_.of_clips.at(samples_.at(index), draws + entry));
+    const data::Item item = this->item(index);
+    found.name = "caption '" + (of_class ? item.class_captions : item.captions).at(caption) + "'";
+    return data::read_caption(found);
+  }
   const Words words = this->words(index, caption, of_class);
   return beside_ ? beside_->caption(words) : texts_.at(words);
 }

@@ -136,6 +136,22 @@ void read_timesteps(Recipe& recipe, const Given& given) {
   recipe.diffusion.timesteps = given.text;
 }
 
+/// "0,11": whole numbers that grow from 0.
+void read_chunks_in_time(Recipe& recipe, const Given& given) {
+  constexpr const char* kExpected = "latent frames at which chunks begin, 0 first and growing, for example 0,11";
+  auto& chunks = recipe.diffusion.chunks;
+  chunks.clear();
+  for (const std::string& item : split_list(given.text)) {
+    const double start = checked_number(given, item, kExpected);
+    const bool grows = chunks.empty() ? start == 0 : start > static_cast<double>(chunks.back());
+    if (!grows || start != std::floor(start) || start > 1e6) given.fail(kExpected);
+    chunks.push_back(static_cast<int64_t>(start));
+  }
+  if (chunks.size() == 1) given.fail("several chunks", "a clip of one chunk has one timestep: leave it empty");
+}
+const Needs kOfChunks = {[](const Facts& f) { return !f.recipe.diffusion.chunks.empty(); },
+                         "it belongs to diffusion.chunks"};
+
 void read_image_share(Recipe& recipe, const Given& given) {
   double& share = recipe.diffusion.image_share;
   read_value(share, given);
@@ -214,8 +230,11 @@ const Needs kOfDraws = {[](const Facts& f) { return f.recipe.diffusion.draws.on(
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 
-const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.on(); },
+const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.consistent(); },
                        "distill.method draws angles of its own and has its own loss"};
+const Needs kOfClips = {[](const Facts& f) { return !f.recipe.distill.matches(); },
+                        "distill.method = \"dmd\" makes clips of noise alone"};
+const Needs kOfOwnLoss = {[](const Facts& f) { return !f.recipe.distill.on(); }, "distill.method has its own loss"};
 
 /// Those of diffusion.* that say which timesteps are drawn.
 std::vector<Setting> timestep_settings() {
@@ -275,6 +294,35 @@ std::vector<Setting> timestep_settings() {
   };
 }
 
+std::vector<Setting> chunk_settings() {
+  return {
+      {"diffusion.chunks",
+       Kind::list,
+       "",
+       "latent frames at which chunks of a clip begin that have timesteps of their own, 0 first, for models of videos that take a timestep for each frame: 0,11; empty: a clip has one timestep",
+       read_chunks_in_time,
+       {.needs = {kOfFlow}}},
+      {"diffusion.chunk_draws",
+       Kind::choice,
+       "uniform",
+       "uniform: each chunk has a draw of diffusion.timesteps; incremental: one of them has it, and noise grows from chunk to chunk",
+       diffusion<&Recipe::Diffusion::chunk_draws>,
+       {.choices = "uniform|incremental", .needs = {kOfChunks}, .in_stages = true}},
+      {"diffusion.chunk_same_share",
+       Kind::number,
+       "0",
+       "share of clips whose chunks have one timestep after all",
+       diffusion<&Recipe::Diffusion::chunk_same_share>,
+       {.range = {.least = 0, .most = 1}, .needs = {kOfChunks}, .in_stages = true}},
+      {"diffusion.first_frame_noise",
+       Kind::number,
+       "0",
+       "noise of a first frame that is given: of a timestep drawn evenly from 0 to this share of all, for models as of diffusion.chunks; 0: none",
+       diffusion<&Recipe::Diffusion::first_frame_noise>,
+       {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}}},
+  };
+}
+
 std::vector<Setting> drawn_condition_settings() {
   return {
       {"diffusion.condition_draws",
@@ -315,13 +363,13 @@ std::vector<Setting> diffusion_settings() {
        "none",
        "loss weight over timesteps; sigma_sqrt: 1 / sigma^2; cosmap: 2 / (pi (1 - 2 sigma + 2 sigma^2)); sigma: sigma",
        diffusion<&Recipe::Diffusion::weighting>,
-       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .needs = {kOfFlow}, .in_stages = true}},
+       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .needs = {kOfOwnLoss}, .in_stages = true}},
       {"diffusion.loss",
        Kind::list,
        "mse",
        "loss of a prediction: mse, mae, huber or smooth_l1 as in sd-scripts, pseudo_huber as in ai-toolkit, true_huber or true_smooth_l1 as in PyTorch, log_cosh; or a sum, KIND=WEIGHT: mse=0.5,huber=0.5",
        read_loss,
-       {.needs = {kOfFlow}, .in_stages = true}},
+       {.needs = {kOfOwnLoss}, .in_stages = true}},
       {"diffusion.huber_c",
        Kind::number,
        "0.1",
@@ -363,7 +411,7 @@ std::vector<Setting> diffusion_settings() {
        "0.5",
        "share of samples trained as image-to-video, the others as text-to-video, for models that do both",
        read_image_share,
-       {.needs = {kDrawnOtherwise}, .in_stages = true}},
+       {.needs = {kDrawnOtherwise, kOfClips}, .in_stages = true}},
       {"diffusion.conditions",
        Kind::list,
        "",
@@ -416,8 +464,8 @@ std::vector<Setting> diffusion_settings() {
        {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}, .in_stages = true}},
   };
   rows.insert(rows.end(), others.begin(), others.end());
-  const std::vector<Setting> drawn = drawn_condition_settings();
-  rows.insert(rows.end(), drawn.begin(), drawn.end());
+  for (const std::vector<Setting>& more : {chunk_settings(), drawn_condition_settings()})
+    rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 
@@ -459,21 +507,55 @@ const Needs kJudges = {[](const Facts& f) { return f.recipe.distill.judges(); },
                        "it belongs to distill.method = \"scm_ladd\""};
 
 const Needs kDistils = {[](const Facts& f) { return f.recipe.distill.on(); }, "it belongs to distill.method"};
+const Needs kConsistent = {[](const Facts& f) { return f.recipe.distill.consistent(); },
+                           "it belongs to distill.method = \"scm\" and \"scm_ladd\""};
+const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); },
+                        "it belongs to distill.method = \"dmd\""};
+
+/// Those of a student whose clips are matched with its teacher's.
+std::vector<Setting> matching_settings() {
+  return {
+      {"distill.critic",
+       Kind::text,
+       "",
+       "weights that the critic begins with, as model.path; empty: the teacher's",
+       weights_path<&Recipe::distill, &Recipe::Distill::critic>,
+       {.needs = {kMatches}}},
+      {"distill.critic_steps",
+       Kind::integer,
+       "5",
+       "steps of the critic after each step of the student; run.steps counts both",
+       distill<&Recipe::Distill::critic_steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+      {"distill.critic_lr",
+       Kind::number,
+       "0",
+       "learning rate of the critic, along the same schedule; 0: train.lr",
+       distill<&Recipe::Distill::critic_lr>,
+       {.range = at_least(0), .needs = {kMatches}, .in_stages = true}},
+      {"distill.steps",
+       Kind::integer,
+       "4",
+       "steps in which the student makes a clip, evenly spaced before diffusion.shift, as the sampler lcm has them",
+       distill<&Recipe::Distill::steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+  };
+}
 
 }  // namespace
 
 std::vector<Setting> distill_settings() {
-  return {
+  std::vector<Setting> rows = {
       {"distill.method",
        Kind::choice,
        "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM); scm_ladd: with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step (SANA-Sprint), and train.global_batch has each clip twice; for models of pictures whose family has a forward mode; none: the model is trained on the data alone",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step (SANA-Sprint), and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
        distill<&Recipe::Distill::method>,
-       {.choices = "none|scm|scm_ladd"}},
+       {.choices = "none|scm|scm_ladd|dmd"}},
       {"distill.teacher",
        Kind::text,
        "",
-       "weights of the teacher, as model.path; a model of the same sizes, whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
+       "weights of the teacher, as model.path; a model of the same sizes; of scm one whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
        weights_path<&Recipe::distill, &Recipe::Distill::teacher>,
        {.needs = {kDistils}}},
       {"distill.logvar",
@@ -481,11 +563,11 @@ std::vector<Setting> distill_settings() {
        "true",
        "whether the student learns how much a sample weighs in the loss by its time and guidance",
        distill<&Recipe::Distill::logvar>,
-       {.choices = "true|false", .needs = {kDistils}}},
+       {.choices = "true|false", .needs = {kConsistent}}},
       {"distill.guidance",
        Kind::list,
        "4,4.5,5",
-       "strengths of the teacher's guidance, of which each sample draws one, and the student is told it; the first of 1 or less: without",
+       "strengths of the teacher's guidance, of which each sample draws one, and a student of scm is told it; the first of 1 or less: without",
        read_strengths,
        {.needs = {kDistils}}},
       {"distill.sigma_data",
@@ -493,25 +575,25 @@ std::vector<Setting> distill_settings() {
        "0.5",
        "standard deviation that the data are taken to have",
        distill<&Recipe::Distill::sigma_data>,
-       {.range = above(0), .needs = {kDistils}}},
+       {.range = above(0), .needs = {kConsistent}}},
       {"distill.logit_mean",
        Kind::number,
        "0.2",
        "mean of the normal numbers n from which angles are drawn, atan(2 exp(n))",
        distill<&Recipe::Distill::logit_mean>,
-       {.needs = {kDistils}, .in_stages = true}},
+       {.needs = {kConsistent}, .in_stages = true}},
       {"distill.logit_std",
        Kind::number,
        "1.6",
        "their standard deviation",
        distill<&Recipe::Distill::logit_std>,
-       {.range = above(0), .needs = {kDistils}, .in_stages = true}},
+       {.range = above(0), .needs = {kConsistent}, .in_stages = true}},
       {"distill.tangent_warmup",
        Kind::integer,
        "4000",
        "steps over which the tangent's share of the loss grows from none to all",
        distill<&Recipe::Distill::tangent_warmup>,
-       {.range = at_least(0), .needs = {kDistils}, .in_stages = true}},
+       {.range = at_least(0), .needs = {kConsistent}, .in_stages = true}},
       {"distill.head_blocks",
        Kind::list,
        "2,8,14,19",
@@ -579,6 +661,9 @@ std::vector<Setting> distill_settings() {
        judge<&Judge::logit_std>,
        {.range = above(0), .needs = {kJudges}, .in_stages = true}},
   };
+  const std::vector<Setting> matching = matching_settings();
+  rows.insert(rows.end(), matching.begin(), matching.end());
+  return rows;
 }
 
 }  // namespace tessera::recipe

@@ -67,7 +67,7 @@ std::string model_config(const Values& values) {
 
 /// With the output that a student has of its own.
 std::string with_logvar(const std::string& config, const Recipe::Distill& distill) {
-  if (!distill.on() || !distill.logvar) return config;
+  if (!distill.consistent() || !distill.logvar) return config;
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
   if (!config.empty()) all = nlohmann::ordered_json::parse(config);
   all["logvar"] = true;
@@ -505,6 +505,7 @@ void check_distillation(const Recipe& r) {
   if (r.distill.teacher.empty())
     throw UserError(Exit::usage, "recipe", method + " without distill.teacher", "give the teacher's weights");
   const std::pair<bool, const char*> beside[] = {
+      {r.distill.matches() && r.model.init == "random", "model.init = \"random\": a student begins as a trained model"},
       {r.lora.on, "train.mode = \"lora\": students are trained whole"},
       {r.experts.router == "gate" || r.experts.train != "auto", "experts: a student is one denoiser"},
       {r.asks_base() || r.train.guidance.on(),
@@ -512,7 +513,7 @@ void check_distillation(const Recipe& r) {
       {r.masked(), "masks: the loss is normalised over all of a sample"},
       {r.eval.on(), "eval.every: a held-out loss is that of flow matching"},
       {!r.diffusion.conditions.empty() || !r.diffusion.mask_ratios.empty() || !r.diffusion.mask_types.empty(),
-       "frames that are given: pictures have none"}};
+       "frames that are given: a student has its noise and its caption alone"}};
   for (const auto& [there, what] : beside)
     if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
   if (!r.distill.judges()) return;
@@ -549,6 +550,7 @@ void resolve(Recipe& r) {
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;
+  r.distill.critic_lr *= scale_of(r.values).factor;
   r.train.muon_adam_lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;

@@ -64,6 +64,11 @@ void read_compute(Recipe& recipe, const Given& given) {
   recipe.plan.set_compute(given.text == "auto" ? "fp32" : given.text, "recipe: " + given.key);
 }
 
+void read_graphs(Recipe& recipe, const Given& given) {
+  recipe.plan.graphs.reset();
+  if (given.text != "auto") recipe.plan.graphs = given.text == "on";
+}
+
 void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
 void read_units(Recipe& recipe, const Given& given) {
   recipe.plan.units.clear();
@@ -280,6 +285,12 @@ std::vector<Setting> plan_settings() {
        "CPU threads of a rank for updates on the host; auto: its share of the machine",
        read_update_threads,
        {.needs = {{may_update_on_host, "no update runs on the host (plan.update_on)"}}}},
+      {"plan.graphs",
+       Kind::choice,
+       "auto",
+       "training steps as CUDA graphs: on, off, or auto, where launches take longer than the work",
+       read_graphs,
+       {.choices = "auto|on|off"}},
       {"plan.prefetch",
        Kind::text,
        "auto",

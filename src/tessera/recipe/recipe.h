@@ -190,12 +190,16 @@ struct Recipe {
     double caption_dropout = 0;                            ///< share of samples that train with the empty caption
     double unmasked_probability = 0, unmasked_weight = 0;  ///< with masks: of samples that train whole; least weight
     bool normalize_masked_area = false;                    ///< and whether a loss is a mean over its mask's area
-    double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
-    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
+    std::vector<int64_t> chunks;          ///< latent frames at which chunks with timesteps of their own begin, 0 first
+    std::string chunk_draws = "uniform";  ///< or incremental
+    double chunk_same_share = 0;          ///< of the clips, whose chunks have one timestep
+    double first_frame_noise = 0;         ///< most noise of a first frame that is given, as a share of the timesteps
+    double pooled_dropout = 0;            ///< share of samples whose pooled caption is that of the empty one
+    double min_t = 0, max_t = 1;          ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   /// A frozen teacher trains the denoiser, its student.
   struct Distill {
-    std::string method = "none";  ///< or scm, scm_ladd
+    std::string method = "none";  ///< or scm, scm_ladd, dmd
     std::string teacher;          ///< its weights
     bool logvar = true;           ///< the student learns how much a sample weighs
     double sigma_data = 0.5;
@@ -203,6 +207,10 @@ struct Recipe {
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
+    std::string critic;                  ///< weights that the critic begins with; empty: the teacher's
+    int64_t critic_steps = 5;            ///< of the critic after each of the student's
+    double critic_lr = 0;                ///< 0: train.lr
+    int64_t steps = 4;                   ///< in which the student makes a clip
     /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
     struct Judge {
       std::set<int64_t> blocks = {2, 8, 14, 19};
@@ -216,6 +224,8 @@ struct Recipe {
     } judge;
     bool judges() const { return method == "scm_ladd"; }
     bool on() const { return method != "none"; }
+    bool consistent() const { return on() && !matches(); }  ///< learns consistency, on angles
+    bool matches() const { return method == "dmd"; }        ///< matches distributions
     bool guided() const { return !guidance.empty() && guidance.front() > 1; }
   } distill;
   struct ExpertKeys {
@@ -280,8 +290,10 @@ struct Recipe {
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
     std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {}, faces = {};
-    int64_t clips = 1;    ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
-    int64_t overlap = 1;  ///< frames of a clip that the next one begins with, of models that go on so
+    int64_t clips = 1;        ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
+    int64_t chunk = 0;        ///< latent frames that are denoised at a time, behind those before them; 0: all
+    int64_t chunk_reach = 0;  ///< chunks before its own that a chunk reads; 0: all
+    int64_t overlap = 1;      ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {
     double timeout = 60;

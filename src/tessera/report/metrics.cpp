@@ -396,6 +396,18 @@ std::string preserved_fields(const std::optional<StepMetrics::Bin>& twins) {
          "\"samples\":" + std::to_string(twins->count) + "}";
 }
 
+/// ,"fp8":[{"unit":"blocks.0","zeros":..,"clipped":..,"gradient_zeros":..,"gradient_clipped":..}, ...]
+std::string fp8_fields(const std::vector<StepMetrics::EightBits>& units) {
+  if (units.empty()) return "";
+  std::string text;
+  for (const StepMetrics::EightBits& of : units)
+    text += (text.empty() ? "" : ",") + std::string("{\"unit\":") + text_of(Json(of.unit)) +
+            ",\"zeros\":" + exact(of.operands.zeros) + ",\"clipped\":" + exact(of.operands.clipped) +
+            ",\"gradient_zeros\":" + exact(of.gradients.zeros) +
+            ",\"gradient_clipped\":" + exact(of.gradients.clipped) + "}";
+  return ",\"fp8\":[" + text + "]";
+}
+
 std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
   if (!gate) return "";
   std::string text;
@@ -425,7 +437,7 @@ void MetricsWriter::step(const StepMetrics& m) {
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.d ? ",\"d\":" + exact(*m.d) : "") +
         (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") +
         bin_fields(m.by_timestep) + set_fields(m.by_set) + preserved_fields(m.preserved) + expert_fields(m) +
-        gate_fields(m.gate) + rank_fields(m) + "}");
+        gate_fields(m.gate) + fp8_fields(m.fp8) + rank_fields(m) + "}");
 }
 
 void MetricsWriter::eval(const EvalMetrics& m) {

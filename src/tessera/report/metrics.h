@@ -164,6 +164,16 @@ struct StepMetrics {
   std::vector<Bin> by_timestep = {};
   std::vector<std::pair<std::string, Bin>> by_set = {};  ///< likewise of each of several data sets, by its name
   std::optional<Bin> preserved = {};  ///< likewise of the twins (train.preserve), which no set counts
+  /// Of a unit's products in 8 bits, over all ranks: the shares of values that the codes lose, of operands in e4m3 (inputs and
+  /// weights) and of gradients in e5m2.
+  struct EightBits {
+    std::string unit;
+    struct Lost {
+      double zeros = 0;    ///< values other than zero whose code is zero
+      double clipped = 0;  ///< values beyond the format
+    } operands, gradients = {};
+  };
+  std::vector<EightBits> fp8 = {};  ///< empty: of a step that counts none
   std::vector<RankMetrics> ranks;
   std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_file.h)
 

@@ -221,6 +221,12 @@ std::vector<std::pair<std::string, StepMetrics::Bin>> RunFolder::loss_by_set() c
   return sets;
 }
 
+const StepMetrics* RunFolder::counted_fp8() const {
+  const auto counts = [](const StepMetrics& step) { return !step.fp8.empty(); };
+  const auto newest = std::find_if(steps_.rbegin(), steps_.rend(), counts);
+  return newest == steps_.rend() ? nullptr : &*newest;
+}
+
 StepMetrics::Bin RunFolder::preserved() const {
   StepMetrics::Bin all;
   for (const StepMetrics& step : newest(steps_))
@@ -276,6 +282,11 @@ void RunFolder::take_line(const std::string& line) {
     const JsonFields twins = in.object("preserved");
     m.preserved = StepMetrics::Bin{twins.real("loss", NAN), twins.whole("samples")};
   }
+  if (in.has("fp8"))
+    for (const JsonFields& of : in.list("fp8"))
+      m.fp8.push_back({printable(of.text("unit")),
+                       {of.real("zeros", NAN), of.real("clipped", NAN)},
+                       {of.real("gradient_zeros", NAN), of.real("gradient_clipped", NAN)}});
   if (in.has("gate")) {
     const JsonFields gate = in.object("gate");
     m.gate.emplace();

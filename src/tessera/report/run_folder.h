@@ -54,7 +54,8 @@ class RunFolder {
   std::vector<std::vector<int64_t>> experts_by_timestep() const;
   /// Likewise how often samples chose each.
   std::vector<double> expert_frequencies() const;
-  StepMetrics::Bin preserved() const;  ///< of twins, likewise; count 0: there are none
+  const StepMetrics* counted_fp8() const;  ///< the newest step that counted what products in 8 bits lose; null: none
+  StepMetrics::Bin preserved() const;      ///< of twins, likewise; count 0: there are none
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.

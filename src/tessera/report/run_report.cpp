@@ -490,6 +490,19 @@ ReportInput::Table choice_table(const RunFolder& run) {
   return table;
 }
 
+/// What products in 8 bits lose of each unit's operands, in the newest step that counted it.
+ReportInput::Table fp8_table(const RunFolder& run) {
+  const StepMetrics* step = run.counted_fp8();
+  ReportInput::Table table{"Products in 8 bits: values lost, step " + std::to_string(step ? step->step : 0),
+                           {"unit", "x and W that became zero", "clipped", "gradients that became zero", "clipped"},
+                           {}};
+  const auto share = [](double value) { return print("%.3g %%", 100 * value); };
+  for (const StepMetrics::EightBits& of : step ? step->fp8 : std::vector<StepMetrics::EightBits>())
+    table.rows.push_back({of.unit, share(of.operands.zeros), share(of.operands.clipped), share(of.gradients.zeros),
+                          share(of.gradients.clipped)});
+  return table;
+}
+
 double training_seconds(const RunFolder& run) {
   double total = 0;
   for (const StepMetrics& s : run.steps()) total += s.seconds;
@@ -729,6 +742,7 @@ ReportInput single(const RunFolder& run) {
   in.tables.push_back(expert_table(run));
   in.tables.push_back(gate_table(run));
   in.tables.push_back(choice_table(run));
+  in.tables.push_back(fp8_table(run));
   in.tables.push_back(std::move(troubles));
   for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
                                       std::pair{"Where the bytes go", "plan.txt"}})

@@ -264,7 +264,24 @@ class Screen {
       put(kept);
     }
     data_sets();
+    eight_bits();
     gate();
+  }
+
+  /// Of products in 8 bits: the unit whose operands lose most, and the one whose gradients do.
+  void eight_bits() {
+    const StepMetrics* step = run_.counted_fp8();
+    if (!step) return;
+    using EightBits = StepMetrics::EightBits;
+    Line row = line();
+    row.add("fp8 ", Ink::soft);
+    for (const auto& [what, of] :
+         {std::pair("of x and W", &EightBits::operands), {"of gradients", &EightBits::gradients}}) {
+      const auto most =
+          std::ranges::max_element(step->fp8, {}, [of = of](const EightBits& e) { return (e.*of).zeros; });
+      row.add(formatted("%.2g %% ", 100 * ((*most).*of).zeros) + what).add(" in " + most->unit + "  ", Ink::soft);
+    }
+    put(row.add("became zero, at most; step " + std::to_string(step->step), Ink::soft));
   }
 
   /// Of a run with a learned gate: whom samples choose lately, and what that leaves unused.

@@ -20,7 +20,7 @@ data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixel
 
 namespace {
 
-/// Latent frames of motion that the released model takes (models/wan/s2v_tokens.h), and the size of the latent cells in
+/// Latent frames of motion that the released model takes (models/wan/s2v_network.h), and the size of the latent cells in
 /// which the oldest of them are packed.
 constexpr int64_t kRemembered = 19, kPacked = 8;
 /// Extra audio around a clip, because audio features depend on their neighbourhood.

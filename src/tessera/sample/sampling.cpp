@@ -55,9 +55,11 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
     checkpoint::TrainingCheckpoint saved(from);
     const bool averaged = recipe.sample.weights == "ema";
     if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has only the adapters
-    job::check_experts(job.experts, saved.manifest());
+    const checkpoint::Json& there = saved.manifest().experts;
+    const bool student = there.is_object() && there.contains("critic");  // which is not sampled
+    if (!student) job::check_experts(job.experts, saved.manifest());
     job::each_expert(store, job.experts, [&](size_t, const std::string& prefix) {
-      (averaged ? engine::restore_average : engine::restore)(store, saved, prefix);
+      (averaged ? engine::restore_average : engine::restore)(store, saved, student ? "student." : prefix);
     });
     if (router) router->resume(saved);
     log::info(std::string("sample: ") + (averaged ? "average of the weights" : "weights") + " of " + from.string());
@@ -186,10 +188,15 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
+  if (recipe.distill.matches()) recipe.distill.method = "none";  // of its three networks the student is sampled
   recipe::Recipe trained = recipe;
   if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
   const job::Job job = job::make_job(trained);
   planning::check_mesh(mesh, *job.model, job.latent);
+  if (recipe.sample.chunk > 0 && !job.model->conditions().chunks_in_time)
+    throw UserError(Exit::usage, "sample.chunk",
+                    std::to_string(recipe.sample.chunk) + ": the model makes whole clips alone",
+                    "leave it out, or sample with a model that takes chunks (docs/long-clips.md)");
   std::vector<std::string> prompts = prepare::moving_prompts(recipe.data, recipe.sample, options.prompts);
   if (prompts.empty())
     prompts = prepare::sample_prompts(recipe.data, recipe.sample,
@@ -230,7 +237,13 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
 
   planning::Planned planned;
   planned.guidance_branches = job.guidance_branches;
-  const net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, job.latent)});
+  std::array<int64_t, 4> at_once = job.latent;
+  if (recipe.sample.chunk > 0) at_once[1] = net::chunk_bounds(job.latent[1], recipe.sample.chunk)[1];
+  net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, at_once)});
+  net::History measured;
+  net::History::Left left;
+  measured.storing = &left;  // every pass of a chunk leaves something, so that all send alike
+  if (recipe.sample.chunk > 0) shape.tokens.history = std::make_shared<net::History>(measured);
   planned.spec = engine::measure(
       job.model->units(), shape, job.name,
       {.train = false, .mesh = mesh, .compute = recipe.plan.compute, .attention = recipe.plan.attention});
@@ -259,6 +272,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     prepare::Extras extra = extras[p].front();
     for (int64_t clip = 0; clip < made.clips; ++clip) {
       Denoising denoising(recipe, job, job, static_cast<int>(p), texts[p], texts.back(), extra, clip);
+      if (recipe.sample.chunk > 0) denoising.in_chunks(recipe.sample.chunk, recipe.sample.chunk_reach);
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < made.clips;

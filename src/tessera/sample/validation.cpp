@@ -75,8 +75,11 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
   const int64_t seed = recipe.sample.seed + clip;
   RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
-  sampler_->use_noise([seed, prompt, shape = x_.sizes().vec()](int step) {
-    at::Tensor noise = at::empty(shape, at::kFloat);
+  bounds_ = {0, x_.size(1)};
+  begin_chunk();
+  sampler_->use_noise([this, seed, prompt](int step) {
+    step += static_cast<int>(chunk_) * sampler_->steps();  // behind those of finished chunks
+    at::Tensor noise = at::empty(part_.sizes(), at::kFloat);
     RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt),
               static_cast<uint64_t>(step) + 1)
         .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
@@ -84,16 +87,46 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
   });
 }
 
-void Denoising::pass(const RunBranches& run) {
-  if (++passes_ > static_cast<int>(recipe_.sample.steps)) return measure_audio_effect(run);
+void Denoising::in_chunks(int64_t frames, int64_t reach) {
+  bounds_ = net::chunk_bounds(x_.size(1), frames);
+  for (int branch = 0; branch < shapes_.guidance_branches; ++branch) {
+    histories_.push_back(std::make_shared<net::History>());
+    histories_.back()->reach = reach;
+  }
+  left_.resize(histories_.size());
+  for (size_t branch = 0; branch < left_.size(); ++branch) histories_[branch]->storing = &left_[branch];
+  begin_chunk();
+}
+
+void Denoising::begin_chunk() {
+  part_ = x_.slice(1, bounds_[chunk_], bounds_[chunk_ + 1]);
+  if (!histories_.empty()) part_ = part_.contiguous();
+  next_ = 0;
+}
+
+void Denoising::end_chunk() {
+  if (histories_.empty())
+    x_ = part_.slice(1, part_.size(1) - shapes_.latent[1]).contiguous();  // the clip's frames, behind references
+  else
+    x_.slice(1, bounds_[chunk_], bounds_[chunk_ + 1]).copy_(part_);
+  if (++chunk_ + 1 < bounds_.size()) begin_chunk();
+}
+
+/// A pass at the clean end, of which later chunks read the states.
+void Denoising::store_chunk(const RunBranches& run) {
   net::Sample sample;
-  sample.x = x_;
+  sample.x = part_;
   sample.extra = extra_;
-  const std::vector<double>& timesteps = sampler_->timesteps();
-  sample.t = timesteps[next_];
-  if (const auto told = sample.extra.find(kNextTimestep); told != sample.extra.end()) {
-    const size_t following = static_cast<size_t>(next_) + 1;  // behind the last step there is no noise
-    told->second = at::full({1}, following < timesteps.size() ? timesteps[following] : 0.0, at::kFloat);
+  run(pack_branches(std::move(sample)), 0, text_.context);
+  for (size_t branch = 0; branch < left_.size(); ++branch) histories_[branch]->finish(std::exchange(left_[branch], {}));
+  end_chunk();
+}
+
+/// Without the text, which differs.
+std::vector<net::Batch> Denoising::pack_branches(net::Sample sample) {
+  if (!histories_.empty()) {
+    sample.extra["first_frame"] = at::tensor({bounds_[chunk_]}, at::kLong);
+    if (chunk_ > 0) sample.extra.erase("image_latent");
   }
   set_text(sample, text_);
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
@@ -108,17 +141,41 @@ void Denoising::pass(const RunBranches& run) {
     for (const char* given : {"image_latent", "cond"}) sample.extra.erase(given);
     branches.push_back(job_.model->pack({sample}));
   }
-  const std::vector<at::Tensor> out = run(branches, sample.t, text_.context);
-  at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
-  if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
-    sample.extra = extra_;
-    set_text(sample, text_);
-    middle_sample_ = sample, middle_velocity_ = velocity;
+  for (size_t branch = 0; branch < histories_.size(); ++branch) branches[branch].tokens.history = histories_[branch];
+  return branches;
+}
+
+void Denoising::pass(const RunBranches& run) {
+  const bool denoised = next_ == sampler_->steps();
+  if (denoised && !histories_.empty()) return store_chunk(run);
+  if (denoised) {
+    measure_audio_effect(run);
+    return end_chunk();
   }
+  net::Sample sample;
+  sample.x = part_;
+  sample.extra = extra_;
+  const std::vector<double>& timesteps = sampler_->timesteps();
+  sample.t = timesteps[next_];
+  if (const auto told = sample.extra.find(kNextTimestep); told != sample.extra.end()) {
+    const size_t following = static_cast<size_t>(next_) + 1;  // behind the last step there is no noise
+    told->second = at::full({1}, following < timesteps.size() ? timesteps[following] : 0.0, at::kFloat);
+  }
+  const double t = sample.t;
+  if (extra_.count("audio") && next_ == sampler_->steps() / 2) {
+    middle_sample_ = sample;
+    set_text(middle_sample_, text_);
+  }
+  const std::vector<net::Batch> branches = pack_branches(std::move(sample));
+  const std::vector<at::Tensor> out = run(branches, t, text_.context);
+  at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
+  if (extra_.count("audio") && next_ == sampler_->steps() / 2) middle_velocity_ = velocity;
   if (out.size() > 1) velocity = guided(branches, out);
-  x_ = sampler_->step(next_++, x_, velocity);
+  part_ = sampler_->step(next_++, part_, velocity);
   hold_first_frame();
-  if (done()) x_ = x_.slice(1, x_.size(1) - shapes_.latent[1]).contiguous();  // the clip's frames, behind references
+  const bool last_chunk = chunk_ + 2 == bounds_.size();
+  const bool one_more = histories_.empty() ? job_.model->conditions().audio_dim > 0 : !last_chunk;
+  if (next_ == sampler_->steps() && !one_more) end_chunk();
 }
 
 void Denoising::set_text(net::Sample& sample, const prepare::EncodedText& text) const {
@@ -147,17 +204,18 @@ void Denoising::measure_audio_effect(const RunBranches& run) {
 /// A given first frame stays unchanged, whatever the model predicts for it: from the first step on, or where the model
 /// reads it elsewhere after the last.
 void Denoising::hold_first_frame() {
+  const bool last_step = next_ == sampler_->steps();
   if (extra_.count("mask_index")) return;  // what is given beside the noisy frames is predicted, too
-  if (const auto cond = extra_.find("cond"); cond != extra_.end() && done()) {
+  if (const auto cond = extra_.find("cond"); cond != extra_.end() && last_step) {
     const at::Tensor& given =
         cond->second;  // a mask, and latents; of a video it goes on from it is as it was predicted
     const std::string kind = prepare::sampled_condition(recipe_.diffusion, recipe_.sample, job_.model->conditions());
-    if (families::places_of(kind).pictures) x_ = at::where(given.slice(0, 0, 1) > 0, given.slice(0, 1), x_);
+    if (families::places_of(kind).pictures) part_ = at::where(given.slice(0, 0, 1) > 0, given.slice(0, 1), part_);
     return;
   }
   const auto given = extra_.find("image_latent");
-  if (given == extra_.end() || (job_.model->conditions().clean_beside && !done())) return;
-  x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
+  if (given == extra_.end() || chunk_ > 0 || (job_.model->conditions().clean_beside && !last_step)) return;
+  part_ = at::cat({given->second, part_.slice(1, 1)}, 1);
 }
 
 Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes,

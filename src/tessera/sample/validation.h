@@ -29,14 +29,22 @@ class Denoising {
   Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
             prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra,
             int64_t clip = 0);
+  /// The clip is made a chunk of so many latent frames after another, each behind what the finished ones have left
+  /// (net/tokens.h); before the first pass. `reach`: chunks that one reads; 0: all. A chunk takes a pass more, behind whose
+  /// last step its states are stored, but for the last one.
+  void in_chunks(int64_t frames, int64_t reach);
   void pass(const RunBranches& run);
-  bool done() const { return passes_ == job::sample_passes(recipe_.sample, *job_.model); }
+  bool done() const { return chunk_ + 1 == bounds_.size(); }
   /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
   /// with silence, relative to that prediction. Empty for a model without audio input.
   std::optional<double> audio_effect() const { return audio_effect_; }
-  const at::Tensor& latent() const { return x_; }
+  const at::Tensor& latent() const { return histories_.empty() && !done() ? part_ : x_; }
 
  private:
+  std::vector<net::Batch> pack_branches(net::Sample sample);
+  void begin_chunk();
+  void end_chunk();
+  void store_chunk(const RunBranches& run);
   void hold_first_frame();
   void set_text(net::Sample& sample, const prepare::EncodedText& text) const;
   at::Tensor guided(const std::vector<net::Batch>& branches, const std::vector<at::Tensor>& out) const;
@@ -48,8 +56,13 @@ class Denoising {
   const prepare::EncodedText text_, negative_;
   const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;
-  at::Tensor x_;
-  int next_ = 0, passes_ = 0;
+  at::Tensor x_;                 // of the clip: noise, and behind the chunks that are done what they have become
+  at::Tensor part_;              // of the chunk
+  std::vector<int64_t> bounds_;  // of chunks, in latent frames
+  size_t chunk_ = 0;
+  std::vector<std::shared_ptr<net::History>> histories_;  // of each branch; none where the clip is whole
+  std::vector<net::History::Left> left_;                  // by the last pass
+  int next_ = 0;
   net::Sample middle_sample_;  // of the middle step
   at::Tensor middle_velocity_;
   std::optional<double> audio_effect_;

@@ -15,11 +15,11 @@ namespace tessera::train {
 namespace {
 
 diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
-  return {.on = distill.on(),
+  return {.on = distill.consistent(),
           .flow = {.sigma_data = distill.sigma_data},
           .mean = distill.logit_mean,
           .std = distill.logit_std,
-          .guidance = distill.guided() ? distill.guidance : std::vector<double>{},
+          .guidance = distill.on() && distill.guided() ? distill.guidance : std::vector<double>{},
           .largest = distill.judge.largest_angle,
           .largest_share = distill.judge.largest_share};
 }
@@ -29,10 +29,10 @@ diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
 ExpertSchedule::ExpertSchedule(const job::Experts& experts, const recipe::Recipe& recipe,
                                const std::vector<prepare::StageData>& data, int rank)
     : experts_(experts),
+      expert_order_(job::plan_expert_order(experts, recipe::run_parts(recipe))),
       rank_(rank),
       updates_(experts.size(), 0),
-      recipe_(recipe),
-      expert_order_(job::plan_expert_order(experts, recipe::run_parts(recipe))) {
+      recipe_(recipe) {
   for (size_t e = 0; e < experts.places(); ++e) {
     std::vector<int64_t> first_steps;
     for (const prepare::StageData& part : data) first_steps.push_back(expert_order_.done(e, part.first_step - 1) + 1);
@@ -54,7 +54,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .timesteps = job::timestep_options(*now_, experts_.list[e]),
                       .angles = angles_of(now_->distill),
                       .loss = job::loss_rule(*now_),
-                      .image_share = now_->diffusion.image_share,
+                      .image_share = now_->distill.matches() ? 0 : now_->diffusion.image_share,
                       .conditions = now_->diffusion.conditions,
                       .mask_ratios = now_->diffusion.mask_ratios,
                       .mask_types = now_->diffusion.mask_types,
@@ -66,7 +66,8 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .pooled_dropout = now_->diffusion.pooled_dropout,
                       .null_pooled = data_[e][part_].samples->null_caption().pooled,
                       .blank_context = data_[e][part_].samples->blank_caption().context,
-                      .blank_pooled = data_[e][part_].samples->blank_caption().pooled});
+                      .blank_pooled = data_[e][part_].samples->blank_caption().pooled,
+                      .chunks = job::chunk_draws(now_->diffusion)});
 }
 
 std::vector<int64_t> ExpertSchedule::places_of(int dp_rank, int64_t batch) const {
@@ -237,6 +238,7 @@ double ExpertSchedule::learning_rate(size_t expert, int64_t own_step) const {
   recipe::LrSchedule schedule = now_->lr_schedule;
   if (experts_.places() > 1)
     schedule.total_steps = std::max<int64_t>(1, expert_order_.done(expert, expert_order_.steps()));
+  if (experts_.critic() && expert > 0 && now_->distill.critic_lr > 0) schedule.lr = now_->distill.critic_lr;
   return recipe::learning_rate(schedule, own_step - 1);
 }
 

@@ -96,6 +96,7 @@ class ExpertSchedule {
   virtual std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
   const job::Experts& experts_;
+  const diffusion::ExpertOrder expert_order_;
   const int rank_;
   std::vector<int64_t> updates_;         // of each expert
   const recipe::Recipe* now_ = nullptr;  // of the part that runs
@@ -116,8 +117,7 @@ class ExpertSchedule {
            engine::Engine& engine);
   void check_steps(size_t expert, int64_t done, int64_t step) const;
 
-  const recipe::Recipe& recipe_;  // of the whole run
-  const diffusion::ExpertOrder expert_order_;
+  const recipe::Recipe& recipe_;                                     // of the whole run
   std::vector<std::vector<prepare::StageData>> data_;                // of each of experts_.places() and part
   std::vector<diffusion::NoiseSettings> noise_;                      // likewise, of the part that runs
   std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last

@@ -13,7 +13,6 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
@@ -240,10 +239,10 @@ Exit Exports::saved_parts(int64_t step, const fs::path& checkpoint, const fs::pa
   const recipe::Recipe& now = parts.recipe();
   return folder.attempt(step, "export", then, [&] {
     const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(checkpoint);
-    for (const job::Expert& expert : job.experts.list) {
-      const bool several = job.experts.several();
-      const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
-      const fs::path to = several ? out / expert.folder : out;
+    for (size_t e = 0; e < job.experts.models(); ++e) {
+      const job::Expert& expert = job.experts.list[e];
+      const weights::Source source = weights::open_training(saved, job.experts.several() ? expert.folder + "." : "");
+      const fs::path to = job.experts.models() > 1 ? out / expert.folder : out;
       if (now.lora.on) {
         job::save_lora(now, lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job.model)), to);
       } else {
@@ -279,7 +278,7 @@ bool Exports::has(int64_t step) const {
 
 /// What a folder of several experts has beside theirs. Of rank 0.
 void Exports::save_beside_experts(const fs::path& model) const {
-  if (job.experts.several() && !job.experts.gated)
+  if (job.experts.models() > 1 && !job.experts.gated)
     checkpoint::write_text(model / checkpoint::kExpertsFile,
                            checkpoint::experts_text({job.experts.boundary, recipe.diffusion.shift}));
   experts.save_model(model);
@@ -295,9 +294,10 @@ Exit Exports::model() const {
   const bool own_average = recipe::is_schedule_free(recipe);  // which is the result
   const auto exported = [&](const fs::path& model) {
     job::each_expert(store, job.experts, [&](size_t e, const std::string&) {
+      if (e >= job.experts.models()) return;
       const engine::AveragedWeights averaged(store, folder.ranks.comm, own_average || model != trained);
       const job::Expert& expert = job.experts.list[e];
-      const fs::path to = job.experts.several() ? model / expert.folder : model;
+      const fs::path to = job.experts.models() > 1 ? model / expert.folder : model;
       attempted([&] {
         if (recipe.lora.on)
           return job::export_lora(recipe, lora_facts(step, expert), store, folder.ranks.comm, folder.ranks.rank(), to);

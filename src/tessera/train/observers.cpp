@@ -134,6 +134,7 @@ void StepMeter::before(const plan::Visit& visit) {
   began_ = seconds_now();
   flops_ = 0;
   by_set_ = {};
+  fp8_.clear();
   if (visit.step == parts_.first_step() + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
 }
 
@@ -167,6 +168,9 @@ StepReport StepMeter::numbers(bool last) {
   const engine::CompressionError error = engine_.interpreter().numbers().take_compression_error();
   if (error.count > 0) r.compression_error = error.sum / static_cast<double>(error.count);
   r.most_compression_error = error.most;
+  const std::vector<double> eight_bits = engine_.interpreter().numbers().take_fp8();
+  fp8_.resize(std::max(fp8_.size(), eight_bits.size()));
+  for (size_t i = 0; i < eight_bits.size(); ++i) fp8_[i] += eight_bits[i];
   const engine::Exposed waited = engine_.times().take_exposed();
   r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages,
   r.exposed_dispatch = waited.dispatch;
@@ -200,6 +204,23 @@ void StepMeter::add_by_set(report::StepMetrics& metrics) {
   if (twins) metrics.preserved = mean(all[all.size() - 2], all.back());
 }
 
+/// What products in 8 bits lost, over all ranks; these come here together, as a step counts on all of them or on none.
+void StepMeter::add_fp8(report::StepMetrics& metrics) {
+  if (fp8_.empty()) return;
+  std::vector<double> all(fp8_.size());
+  for (const auto& rank : ranks_.gather(fp8_))
+    for (size_t i = 0; i < all.size(); ++i) all[i] += rank[i];
+  const auto lost = [](const double* counts) {
+    return report::StepMetrics::EightBits::Lost{counts[1] / std::max(counts[0], 1.0),
+                                                counts[2] / std::max(counts[0], 1.0)};
+  };
+  for (int u = 0; u < engine_.store().units(); ++u) {
+    const double* counts = all.data() + static_cast<size_t>(u) * ops::kFp8Counts;
+    if (counts[0] > 0)
+      metrics.fp8.push_back({engine_.store().spec(u).name, lost(counts), lost(counts + ops::kFp8Counts / 2)});
+  }
+}
+
 void StepMeter::after(StepEnd& end) {
   const double now = seconds_now();
   span_ = now - std::exchange(span_began_, now);
@@ -217,6 +238,7 @@ void StepMeter::after(StepEnd& end) {
     metrics.ranks.push_back(
         rank_metrics(static_cast<int>(r), end.ranks[r], ranks_.mesh, parts_.predicted().by_part.temporaries));
   add_by_set(metrics);
+  add_fp8(metrics);
   metrics.seconds = seconds_now() - began_;
   const plan::Machine& machine = parts_.planned().machine;
   if (const auto peak = peak_flops(machine, !device::here().is_cpu(), at::get_num_threads())) metrics.count_mfu(*peak);

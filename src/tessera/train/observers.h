@@ -97,6 +97,7 @@ class StepMeter {
  private:
   StepReport numbers(bool last);
   void add_by_set(report::StepMetrics& metrics);
+  void add_fp8(report::StepMetrics& metrics);
 
   Ranks& ranks_;
   const Parts& parts_;
@@ -108,6 +109,7 @@ class StepMeter {
   double began_ = 0, flops_ = 0;  // flops: that the model takes of this rank
   int64_t sample_bytes_ = 0;
   diffusion::LossBySet by_set_;  // this rank's
+  std::vector<double> fp8_;      // likewise: ops::kFp8Counts by unit; empty: the step counts none
   std::map<std::string, int64_t> sent_;
   // of the step before
   double span_ = 0, span_began_ = 0;  // seconds with what followed it, and since when the next are counted

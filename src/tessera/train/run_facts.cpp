@@ -42,6 +42,8 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
   for (const char* key : {"distill.method", "distill.logvar", "distill.guidance", "distill.sigma_data",
                           "distill.logit_mean", "distill.logit_std", "distill.tangent_warmup"})
     facts[key] = recipe.values.at(key);
+  if (job.experts.critic())
+    for (const char* key : {"distill.critic_steps", "distill.steps"}) facts[key] = recipe.values.at(key);
   if (!recipe.distill.judges()) return;
   for (const char* key :
        {"distill.head_blocks", "distill.consistency_weight", "distill.adversarial_weight", "distill.discriminator_loss",
@@ -158,7 +160,11 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                                    {"diffusion.loss", "mse"},
                                    {"diffusion.huber_c", "0.1"},
                                    {"diffusion.huber_schedule", "constant"},
-                                   {"diffusion.huber_scale", "1"}})
+                                   {"diffusion.huber_scale", "1"},
+                                   {"diffusion.chunks", ""},
+                                   {"diffusion.chunk_draws", "uniform"},
+                                   {"diffusion.chunk_same_share", "0"},
+                                   {"diffusion.first_frame_noise", "0"}})
     if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
   if (recipe::is_schedule_free(recipe))
     facts["train.optimizer"] = recipe.values.at("train.optimizer");  // AdamW's states mean others
@@ -166,7 +172,7 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
     if (!recipe.values.at(key).empty()) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);
-  if (!job.experts.list.front().name.empty()) {
+  if (!job.experts.list.front().name.empty() && !job.experts.critic()) {
     facts["experts.router"] = recipe.experts.router;
     facts["experts.count"] = std::to_string(job.experts.size());
     facts["experts.boundary"] = number_text(job.experts.boundary);

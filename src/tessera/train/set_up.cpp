@@ -238,6 +238,7 @@ void make_engine(Run& run, const std::string& trace) {
   engine::EngineOptions options;
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = ranks.place.local_world, options.nvme = run.recipe.plan.disk();
+  options.graphs = planned.graphs.on;
   options.frozen_passes = run.recipe.distill.judges();
   if (!trace.empty()) options.trace = trace + ".rank-" + std::to_string(ranks.rank());
   int64_t host = 0;
@@ -350,7 +351,7 @@ void write_plan(const Run& run) {
 /// Of rank 0.
 void claim_folder(Run& run) {
   std::vector<std::string> models;
-  if (run.job.experts.several())
+  if (run.job.experts.models() > 1)
     for (const job::Expert& expert : run.job.experts.list) models.push_back(expert.folder);
   run.folder->claim(models, run.health->why_back());
   run.health->forget();

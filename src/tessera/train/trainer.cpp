@@ -182,6 +182,12 @@ int train_steps(Run& run, const std::string& trace) {
       heartbeats(run.ranks.watch),
       {[&](const plan::Visit& visit) { instructions.before(visit); }, [&](StepEnd& end) { instructions.after(end); }},
       {[&](const plan::Visit& visit) { meter.before(visit); }, [&](StepEnd& end) { meter.after(end); }},
+      {.after =
+           [&](StepEnd&) {
+             if (!engine.graphs()) return;
+             for (const std::string& news : engine.graphs()->take_news())
+               if (run.ranks.first()) log::info("CUDA graphs: " + news);
+           }},
       history(*run.folder, *run.parts, progress),
       {[&](const plan::Visit&) { health.before(); }, [&](StepEnd& end) { health.after(end.visit.step); }},
       {.after = [&](StepEnd& end) { run.checkpoints->after(end.visit.step); }},

@@ -10,7 +10,6 @@
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/dtype.h"
 #include "tessera/checkpoint/lora_settings.h"
-#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/ops/bf16.h"

@@ -169,6 +169,7 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
               t.unpin && t.take_pinned && t.give_pinned && t.copy && t.enqueue_copy);
   EXPECT_TRUE(t.make_stream && t.free_stream && t.set_stream && t.make_event && t.free_event && t.record &&
               t.wait_for && t.await && t.has_happened && t.seconds_between && t.write_word && t.fault);
+  EXPECT_TRUE(t.begin_graph && t.end_graph && t.launch && t.free_graph && t.graph_nodes);
   EXPECT_TRUE(t.narrow && t.widen && t.narrow_in_place && t.widen_in_place && t.high_half && t.round);
   EXPECT_TRUE(t.sum_in_order && t.sum_halves && t.sum_halves_rounded && t.sum_of_squares);
   EXPECT_FALSE(t.take_pinned(4096));

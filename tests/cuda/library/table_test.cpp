@@ -279,6 +279,39 @@ TEST_F(Table, StreamsAreOrderedByTheirEvents) {
   gpu->free_stream(first), gpu->free_stream(second);
 }
 
+/// Sums on two streams, joined by events, are captured and not done; each launch does them. Nothing is captured from CUDA's default
+/// stream, so the first one is not that.
+TEST_F(Table, AGraphRepeatsWhatItsStreamsWereGiven) {
+  const Stream other = gpu->make_stream(device::Priority::normal);
+  const Event fork = gpu->make_event(false), join = gpu->make_event(false), before = gpu->make_event(false);
+  Range<float> first(std::vector<float>(kValues, 0.0f)), second(std::vector<float>(kValues, 0.0f)),
+      ones(std::vector<float>(kValues, 1.0f));
+  const float *one[] = {ones.data()}, *sum[] = {first.data()};
+  gpu->wait();
+  gpu->record(before);
+  gpu->begin_graph();
+  gpu->sum_in_order(first.data(), one, 1, kValues, /*accumulate=*/true);
+  gpu->record(fork);
+  gpu->set_stream(other);
+  gpu->wait_for(fork);
+  gpu->sum_in_order(second.data(), sum, 1, kValues, /*accumulate=*/true);
+  gpu->record(join);
+  gpu->set_stream(nullptr);
+  gpu->wait_for(join);
+  const device::Graph graph = gpu->end_graph();
+  EXPECT_EQ(gpu->graph_nodes(graph), 2);
+  EXPECT_EQ(first.values(), std::vector<float>(kValues, 0.0f)) << "captured work is not done";
+  for (int i = 0; i < 3; ++i) gpu->launch(graph);
+  EXPECT_EQ(first.values(), std::vector<float>(kValues, 3.0f));
+  EXPECT_EQ(second.values(), std::vector<float>(kValues, 6.0f)) << "1 + 2 + 3";
+  gpu->free_graph(graph);
+  gpu->begin_graph();
+  EXPECT_THROW(gpu->wait_for(before), c10::Error) << "an event from before a capture";
+  EXPECT_THROW(gpu->free_graph(gpu->end_graph()), c10::Error);
+  for (const Event event : {fork, join, before}) gpu->free_event(event);
+  gpu->free_stream(other);
+}
+
 /// Behind a chain of sums the stream says that it came there.
 TEST_F(Table, AStreamWritesHowFarItIs) {
   std::vector<uint32_t> words(1024, 0);

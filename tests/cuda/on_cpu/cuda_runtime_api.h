@@ -63,6 +63,12 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   return before;
 }
 
+inline double atomicAdd(double* at, double value) {
+  const double before = *at;
+  *at = before + value;
+  return before;
+}
+
 template <class T>
 void __stwb(T* at, T value) {
   if (reinterpret_cast<uintptr_t>(at) % alignof(T) != 0) std::abort();  // as a device does

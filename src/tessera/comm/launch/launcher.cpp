@@ -112,19 +112,26 @@ Nodes::Nodes(const LaunchOptions& options, std::string host, int port)
 
 Nodes::~Nodes() = default;
 
+/// [Note: one connection a machine] in store.h
 void Nodes::connect() {
-  link_ = std::make_unique<StoreLink>(host_, port_, access_, options_.timeout + kAnswerSeconds,
-                                      start_seconds(options_.timeout));
+  const double patience = start_seconds(options_.timeout);
+  StoreAccess access = access_;
+  link_.reset(), relay_.reset();
+  if (!leads()) relay_ = StoreRelay::open(host_, port_, access, patience, StoreRelay::own_name());
+  if (relay_) access = {.token = relay_->token(), .relay = relay_->name()};
+  link_ = std::make_unique<StoreLink>(host_, port_, access, options_.timeout + kAnswerSeconds, patience);
   link_->meanwhile(meanwhile_);
   token_ = link_->token();
 }
 
 void Nodes::pause() {
   if (store_) store_->pause();
+  if (relay_) relay_->pause();
 }
 
 void Nodes::resume() {
   if (store_) store_->resume();
+  if (relay_) relay_->resume();
 }
 
 void Nodes::meanwhile(std::function<void()> act) {
@@ -312,7 +319,22 @@ bool Nodes::hear(int node, Peer& peer) {
   return seconds_since(peer.at) < kGoneSeconds;
 }
 
-void Nodes::listen() {
+/// Node 0 listens to all and says how long the two that wait longest have waited; the others read that.
+void Nodes::listen(double wait) {
+  if (leads()) return listen_to_all(wait);
+  others_wait_ = 0;
+  const std::string said = link_->get(key("waits")).value_or("");
+  if (said.empty()) return;
+  const Parts waits = split(said);
+  others_wait_ = waits.number<double>(waits.number<int>(0) == options_.node_rank ? 3 : 1);
+}
+
+void Nodes::listen_to_all(double wait) {
+  struct Wait {
+    int node = -1;
+    double seconds = 0;
+  };
+  Wait longest{options_.node_rank, wait}, second;
   others_wait_ = 0;
   for (auto& [node, peer] : peers_) {
     if (node == options_.node_rank) continue;
@@ -322,14 +344,23 @@ void Nodes::listen() {
       peer.beat = beat;
       peer.at = Clock::now();
     }
-    others_wait_ = std::max(others_wait_, split(beat).number<double>(1));
+    const Wait its{node, split(beat).number<double>(1)};
+    others_wait_ = std::max(others_wait_, its.seconds);
+    if (its.seconds > longest.seconds)
+      second = std::exchange(longest, its);
+    else if (its.seconds > second.seconds)
+      second = its;
   }
+  std::string said;
+  for (const Wait& one : {longest, second})
+    said += std::to_string(one.node) + kSeparator + std::to_string(one.seconds) + kSeparator;
+  link_->set(key("waits"), said);
 }
 
 std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
   if (alone() || seconds_since(beaten_) < kBeat) return std::nullopt;
   beat(wait);
-  listen();
+  listen(wait);
   if (const auto fault = link_->get(key("fault"))) {
     const auto parts = split(*fault);
     return Verdict{parts.code(), parts.at(1)};
@@ -522,6 +553,7 @@ class Launcher {
     start.host = nodes_.host();
     start.port = nodes_.port();
     start.token = nodes_.token();
+    start.relay = nodes_.relay();
     start.attempt = round.number;
     if (lock_) start.locked = std::filesystem::absolute(options_.run);
     start.run = options_.run;

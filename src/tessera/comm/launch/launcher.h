@@ -45,6 +45,8 @@ class Nodes {
   const std::string& host() const { return host_; }
   int port() const { return port_; }
   const std::string& token() const { return token_; }  ///< for the ranks; empty: the store is open
+  /// By which the ranks of this machine reach the store; empty: they connect to it.
+  std::string relay() const { return relay_ ? relay_->name() : ""; }
 
   struct Round {
     int number = 0;
@@ -91,7 +93,8 @@ class Nodes {
   std::string settings() const;
   void connect();
   void beat(double wait);
-  void listen();
+  void listen(double wait);
+  void listen_to_all(double wait);
   bool hear(int node, Peer& peer);
   Round lead();
   Round follow();
@@ -110,6 +113,7 @@ class Nodes {
   std::string token_;
   std::function<void()> meanwhile_;
   std::unique_ptr<HostedStore> store_;
+  std::unique_ptr<StoreRelay> relay_;  // on the other nodes
   std::unique_ptr<StoreLink> link_;
   Round round_{.number = -1};
   std::map<int, Peer> peers_;  // by node

@@ -77,6 +77,7 @@ RankVariables LocalRanks::variables(int local) const {
                         {"MASTER_PORT", std::to_string(start_.port)},
                         {"TORCHELASTIC_RESTART_COUNT", std::to_string(start_.attempt)},
                         {"TESSERA_STORE", "launcher"},
+                        {kRelayVariable, start_.relay},
                         {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
                         {RunLock::kVariable, start_.locked},
                         {"TESSERA_STATUS", board_.path()}};

@@ -28,6 +28,7 @@ struct RanksStart {
   std::string host;   ///< host of the store
   int port = 0;
   std::string token;    ///< opens the store; empty: it is open
+  std::string relay;    ///< by which they reach it (StoreAccess); empty: they connect to it
   int attempt = 0;      ///< number of earlier restarts
   int asked_world = 1;  ///< requested number of ranks; more than `world` if nodes are missing
   std::string locked;   ///< the run's folder, where the launcher holds its lock

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -169,63 +170,103 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The members of an archive as they stay in memory, some thirty bytes each: a data set may have ten million.
+/// The members of an archive as they stay in memory, some ten bytes each: a data set may have ten million. A record has how
+/// many letters of its name are those of the one before, and the others; where it begins behind the end of that one; and the
+/// first of each group has all of it.
 class Index {
  public:
   Index(const Path& archive, std::string stamp, const std::vector<Member>& members) : stamp_(std::move(stamp)) {
-    slots_.resize(std::bit_ceil(members.size() * 3 / 2 + 1));
+    check_input(members.size() < ~uint32_t{0} / 2, "data.archive", archive.string() + ": has too many members",
+                "make several archives of it");
+    const size_t slots = std::bit_ceil(members.size() * 3 / 2 + 1);
+    small_ = members.size() < 0xFFFF;
+    if (small_)
+      small_slots_.resize(slots);
+    else
+      slots_.resize(slots);
     RecordWriter out;
-    for (const Member& member : members) {
-      const size_t begin = out.bytes().size();
-      check_input(begin < ~uint32_t{0}, "data.archive", archive.string() + ": has too many members",
-                  "make several archives of it");
-      out.text(member.name);
-      out.number(static_cast<uint64_t>(member.begin)), out.number(static_cast<uint64_t>(member.bytes));
-      out.number(static_cast<uint64_t>(member.packed + 1));
-      if (member.packed >= 0) out.number(member.crc32);
-      uint32_t& slot = slots_[place_of(member.name, out.bytes().data())];
-      check_input(slot == 0, "data.archive",
+    const Member none;
+    for (size_t m = 0; m < members.size(); ++m) {
+      const Member& member = members[m];
+      const Member& before = m % kGroup == 0 ? none : members[m - 1];
+      if (m % kGroup == 0) groups_.push_back(out.bytes().size());
+      write(out, member, before);
+      const size_t place = place_of(member.name, [&](uint32_t number) { return members[number].name == member.name; });
+      check_input(slot(place) == 0, "data.archive",
                   archive.string() + ": the name " + checkpoint::shown(member.name) + " is used twice",
                   "archive each file once, under a name of its own");
-      slot = static_cast<uint32_t>(begin) + 1;
+      if (small_)
+        small_slots_[place] = static_cast<uint16_t>(m + 1);
+      else
+        slots_[place] = static_cast<uint32_t>(m + 1);
     }
     records_ = std::move(out.bytes());
-    records_.shrink_to_fit();
+    records_.shrink_to_fit(), groups_.shrink_to_fit();
   }
 
   const std::string& stamp() const { return stamp_; }
   std::optional<Member> find(std::string_view name) const {
-    const uint32_t slot = slots_[place_of(name, records_.data())];
-    if (slot == 0) return std::nullopt;
-    RecordReader in(records_.data() + slot - 1);
-    return read(in);
+    Member found;
+    const auto is = [&](uint32_t number) { return (found = member(number)).name == name; };
+    if (slot(place_of(name, is)) == 0) return std::nullopt;
+    return found;
   }
   std::vector<Member> members() const {
     std::vector<Member> all;
     RecordReader in(records_.data());
-    while (in.at() < records_.data() + records_.size()) all.push_back(read(in));
+    while (in.at() < records_.data() + records_.size())
+      all.push_back(read(in, all.size() % kGroup == 0 ? Member() : all.back()));
     return all;
   }
 
  private:
-  static Member read(RecordReader& in) {
+  static constexpr size_t kGroup = 16;
+
+  static int64_t end_of(const Member& member) {
+    return member.begin + (member.packed >= 0 ? member.packed : member.bytes);
+  }
+  static void write(RecordWriter& out, const Member& member, const Member& before) {
+    const auto [own, other] = std::ranges::mismatch(member.name, before.name);
+    const auto same = static_cast<size_t>(own - member.name.begin());
+    out.number(same), out.text(std::string_view(member.name).substr(same));
+    const int64_t behind = member.begin - end_of(before);  // a zip's members may lie in any order
+    out.number(static_cast<uint64_t>(behind) << 1 ^ (behind < 0 ? ~uint64_t{0} : 0));
+    out.number(static_cast<uint64_t>(member.bytes)), out.number(static_cast<uint64_t>(member.packed + 1));
+    if (member.packed >= 0) out.number(member.crc32);
+  }
+  static Member read(RecordReader& in, const Member& before) {
     Member member;
-    member.name = in.text();
-    member.begin = static_cast<int64_t>(in.number()), member.bytes = static_cast<int64_t>(in.number());
+    member.name.assign(before.name, 0, in.number());
+    member.name += in.text();
+    const uint64_t behind = in.number();
+    member.begin = end_of(before) + static_cast<int64_t>(behind >> 1 ^ (behind & 1 ? ~uint64_t{0} : 0));
+    member.bytes = static_cast<int64_t>(in.number());
     member.packed = static_cast<int64_t>(in.number()) - 1;
     if (member.packed >= 0) member.crc32 = static_cast<uint32_t>(in.number());
     return member;
   }
+  Member member(uint32_t number) const {
+    RecordReader in(records_.data() + groups_[number / kGroup]);
+    Member member = read(in, {});
+    for (size_t i = 0; i < number % kGroup; ++i) member = read(in, member);
+    return member;
+  }
+  uint32_t slot(size_t place) const { return small_ ? small_slots_[place] : slots_[place]; }
   /// Where the name is in the table, or would be.
-  size_t place_of(std::string_view name, const char* records) const {
-    size_t place = std::hash<std::string_view>()(name) & (slots_.size() - 1);
-    while (slots_[place] != 0 && RecordReader(records + slots_[place] - 1).text() != name)
-      place = (place + 1) & (slots_.size() - 1);
+  template <class Is>
+  size_t place_of(std::string_view name, const Is& is) const {
+    const size_t last = (small_ ? small_slots_.size() : slots_.size()) - 1;
+    size_t place = std::hash<std::string_view>()(name) & last;
+    while (slot(place) != 0 && !is(slot(place) - 1)) place = (place + 1) & last;
     return place;
   }
 
   std::string stamp_, records_;
-  std::vector<uint32_t> slots_;  // by the hash of a name where its record begins, from 1 on; 0: none
+  std::vector<size_t> groups_;  // where the records of each begin
+  bool small_ = true;
+  // By the hash of a name the number of its record, from 1 on; 0: none. One of the two, by how many there are.
+  std::vector<uint16_t> small_slots_;
+  std::vector<uint32_t> slots_;
 };
 
 /// Size and time of change, by which an archive that was replaced is known.

@@ -10,13 +10,20 @@
 //   records.push_back(out.bytes());
 //   records[0].number();                             // 300
 //
+//   NamedRecords known;
+//   known.put("videos/cat.mp4", out);
+//   known.find("videos/cat.mp4")->number();          // 300
+//
 // Numbers are in seven bits a byte, the lowest first, the last byte without its eighth; a text has its length before it. A
 // reader trusts what a writer of this process wrote: nothing of a file is read so.
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -103,6 +110,57 @@ class Records {
   std::deque<uint64_t> places_;  // of each record, its block and where it begins there
   std::vector<std::string> texts_;
   std::unordered_map<std::string, uint32_t> numbers_;
+};
+
+/// Finds the numbers of what lies in a list, 0 and so on, by hashes of it: some ten bytes each.
+class NumberTable {
+ public:
+  /// The number of what has this hash and is(number); -1: there is none.
+  template <class Is>
+  int64_t find(uint64_t hash, const Is& is) const {
+    if (slots_.empty()) return -1;
+    size_t at = place(hash);
+    for (; slots_[at] != 0; at = (at + 1) & (slots_.size() - 1))
+      if (is(slots_[at] - 1)) return slots_[at] - 1;
+    return -1;
+  }
+  /// Adds the next number; `hash_of` tells the hashes of those that are there.
+  template <class HashOf>
+  void add(uint64_t hash, const HashOf& hash_of) {
+    if (4 * (count_ + 1) > 3 * slots_.size()) grow(hash_of);
+    put(hash, ++count_);
+  }
+
+ private:
+  size_t place(uint64_t hash) const { return (hash * 0x9E3779B97F4A7C15ull >> 20) & (slots_.size() - 1); }
+  void put(uint64_t hash, uint32_t number) {
+    size_t at = place(hash);
+    while (slots_[at] != 0) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = number;
+  }
+  template <class HashOf>
+  void grow(const HashOf& hash_of) {
+    slots_ = std::vector<uint32_t>(std::max<size_t>(16, 2 * slots_.size()));
+    for (uint32_t number = 0; number < count_; ++number) put(hash_of(number), number + 1);
+  }
+  std::vector<uint32_t> slots_;  // numbers from 1 on; 0: none
+  uint32_t count_ = 0;
+};
+
+/// Records that are found by the names of files, whose folders are kept once.
+class NamedRecords {
+ public:
+  /// Behind its name.
+  std::optional<RecordReader> find(std::string_view name) const;
+  void put(std::string_view name, const RecordWriter& record);
+  /// Those of names that begin alike come together.
+  void each_by_name(const std::function<void(const std::string& name, RecordReader record)>& take) const;
+
+ private:
+  std::string name_of(uint32_t number) const;
+  int64_t number_of(std::string_view name) const;
+  Records records_;
+  NumberTable numbers_;
 };
 
 /// Goes through a list that makes its values when they are asked for.

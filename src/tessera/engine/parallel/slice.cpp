@@ -36,16 +36,39 @@ int64_t Uploads::place(int64_t bytes) {
   }
 }
 
+void Uploads::go(Way way) {
+  for (const Part& part : under_way_) part.copied.await();
+  under_way_.clear();
+  way_ = way, next_ = 0;
+}
+
+int64_t Uploads::room(const at::Tensor& t) {
+  return t.defined() ? round_up(static_cast<int64_t>(t.nbytes()), kAligned) : 0;
+}
+
+void Uploads::write(const at::Tensor& from, int64_t at) {
+  const auto bytes = static_cast<int64_t>(from.nbytes());
+  check_internal(at + bytes <= memory_.size(), "engine.uploads", "a captured step brings more than it reserved");
+  if (bytes == 0) return;
+  device::host_uses(memory_.at(at), bytes, /*writes=*/true);
+  std::memcpy(memory_.at(at), from.const_data_ptr(), static_cast<size_t>(bytes));
+}
+
 at::Tensor Uploads::bring(const at::Tensor& here, at::Device device) {
   if (device.is_cpu()) return here;
-  const at::Tensor from = here.contiguous(), there = at::empty(from.sizes(), from.options().device(device));
+  const at::Tensor from = here.contiguous();
   const auto bytes = static_cast<int64_t>(from.nbytes());
+  if (way_ == Way::repeated) {
+    write(from, std::exchange(next_, next_ + round_up(bytes, kAligned)));
+    return here;
+  }
+  const at::Tensor there = at::empty(from.sizes(), from.options().device(device));
   if (bytes == 0) return there;
-  const int64_t size = round_up(bytes, kAligned), at = place(size);
-  char* by = memory_.at(at);
-  device::host_uses(by, bytes, /*writes=*/true);
-  std::memcpy(by, from.const_data_ptr(), static_cast<size_t>(bytes));
-  device::used()->enqueue_copy(there.mutable_data_ptr(), by, bytes);
+  const int64_t size = round_up(bytes, kAligned),
+                at = way_ == Way::ring ? place(size) : std::exchange(next_, next_ + size);
+  write(from, at);
+  device::used()->enqueue_copy(there.mutable_data_ptr(), memory_.at(at), bytes);
+  if (way_ == Way::captured) return there;
   under_way_.push_back({at, at + size, {}});
   under_way_.back().copied.record();
   return there;
@@ -121,6 +144,58 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
   if (parallel.cp() > 1)
     for (net::Segments& segments : tokens.segments) cut_segments(segments, parallel.block(total, parallel.cp_rank()));
   return batch;
+}
+
+int64_t upload_room(const net::Batch& batch) {
+  int64_t room = 0;
+  for (const Tensor& input : batch.inputs) room += Uploads::room(input);
+  for (const Tensor& table : batch.tokens.tables()) room += Uploads::room(table);
+  return room;
+}
+
+namespace {
+
+/// Numbers and lists of them, in their order.
+class Form {
+ public:
+  void add(int64_t number) { text_ += std::to_string(number) + ' '; }
+  void add(const Tensor& t) {
+    if (!t.defined()) return add(int64_t{-1});
+    add(static_cast<int64_t>(t.scalar_type())), add(t.dim());
+    for (const int64_t size : t.sizes()) add(size);
+  }
+  void add(const ops::RowRun& run) { add(run.row), add(run.begin), add(run.end); }
+  template <size_t n>
+  void add(const std::array<int64_t, n>& numbers) {
+    for (const int64_t number : numbers) add(number);
+  }
+  template <class Entry>
+  void add(const std::vector<Entry>& list) {
+    add(static_cast<int64_t>(list.size()));
+    for (const Entry& entry : list) add(entry);
+  }
+  void add(const net::Space& space) {
+    add(space.offsets), add(space.shapes), add(space.ranges), add(space.rows.of_token), add(space.rows.runs);
+    add(space.chunks), add(space.cos), add(space.sin), add(space.begin), add(space.end);
+  }
+  void add(const net::Segments& segments) {
+    add(int64_t{segments.q}), add(int64_t{segments.k}), add(segments.ranges), add(segments.order);
+    add(segments.local_order), add(segments.local_offsets);
+  }
+  std::string text() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::optional<std::string> form_of(const net::Batch& batch) {
+  if (batch.tokens.history) return std::nullopt;
+  Form form;
+  form.add(batch.inputs), form.add(static_cast<const net::Space&>(batch.tokens)), form.add(batch.tokens.spaces);
+  form.add(batch.tokens.segments), form.add(batch.shapes), form.add(batch.predicted);
+  return form.text();
 }
 
 net::Batch copy_of(net::Batch batch) {

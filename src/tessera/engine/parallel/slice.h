@@ -28,20 +28,38 @@ class Uploads {
   /// reserved.
   at::Tensor bring(const at::Tensor& here, at::Device device);
 
+  /// How bring() goes from here on. Captured: one tensor behind the other from the beginning, for a graph to copy them again.
+  /// Repeated: only writes them to the same places, for that graph; what it returns means nothing. Both wait for what is under way.
+  enum class Way { ring, captured, repeated };
+  void go(Way way);
+  /// Where they are, which a graph knows; null: nowhere yet.
+  const void* place() const { return memory_.size() > 0 ? memory_.at(0) : nullptr; }
+  int64_t size() const { return memory_.size(); }
+  static int64_t room(const at::Tensor& t);  ///< that a tensor takes there
+
  private:
   struct Part {
     int64_t begin, end;
     device::Mark copied;
   };
   int64_t place(int64_t bytes);
+  void write(const at::Tensor& from, int64_t at);
   HostMemory memory_{HostMemory::Refused::drivers_own};
   std::deque<Part> under_way_;  // oldest first: a ring in memory_
+  Way way_ = Way::ring;
+  int64_t next_ = 0;  // of the other ways
 };
 
 /// The rank's share of `batch`, a copy of all that it keeps: `batch` may lie in memory that the rank frees. Inputs without
 /// a row for each token stay whole. Where ranks share no tokens, `batch` itself. Throws UserError (usage) when there are
 /// fewer tokens than ranks that share them.
 net::Batch slice(net::Batch batch, const Parallel& parallel);
+
+/// Uploads' room for a batch's inputs and tables.
+int64_t upload_room(const net::Batch& batch);
+/// What of a batch the host knows and units give to the device: sizes, and where rows, samples and segments begin; nullopt: a
+/// chunk that others precede has more.
+std::optional<std::string> form_of(const net::Batch& batch);
 
 /// The batch with inputs and tables of its own.
 net::Batch copy_of(net::Batch batch);

@@ -6,9 +6,12 @@
 #include <sys/mman.h>
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "tessera/base/check.h"
@@ -184,11 +187,19 @@ class DeviceAllocator final : public c10::Allocator {
     device::used()->copy(to, from, static_cast<int64_t>(count));
   }
 
-  std::optional<Reserve> reserve_;  // of books().mutex; once there is a block
+  std::optional<Reserve> reserve_;   // of books().mutex; once there is a block
+  std::optional<Meter::Pool> pool_;  // likewise
+  int64_t before_pool_ = 0;
+  std::thread::id pool_of_;
+  std::condition_variable ended_;  // the pool
 
  private:
   void* take(size_t size, size_t asked) {
-    const std::lock_guard lock(books().mutex);
+    std::unique_lock lock(books().mutex);
+    // What is freed while a graph is captured is still the graph's, whose first launch is to come.
+    const auto mine = [this] { return !pool_ || pool_of_ == std::this_thread::get_id(); };
+    check_internal(ended_.wait_for(lock, std::chrono::minutes(1), mine), "engine.memory",
+                   "a thread waits a minute for the end of a capture to take memory of the device");
     check_internal(reserve_.has_value(), "engine.memory", "a tensor of the device before its memory was reserved");
     if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
     if (!device::WorkspaceLimit::allows(static_cast<int64_t>(asked)))
@@ -207,6 +218,11 @@ class DeviceAllocator final : public c10::Allocator {
           "lower plan.budget, so that the plan leaves more room"));
     books().count.add(current_part(), size);
     blocks_[data] = {size, current_part()};
+    if (pool_) {
+      pool_->ranges.emplace_back(static_cast<char*>(data) - static_cast<char*>(device::block().data),
+                                 round_up(static_cast<int64_t>(size), Reserve::kAlign));
+      pool_->most = std::max(pool_->most, books().count.total - before_pool_);
+    }
     return data;
   }
   static void give_raw(void* data);
@@ -306,6 +322,47 @@ device::Block Meter::room() {
   return {static_cast<char*>(device::block().data) + offset, bytes};
 }
 
+void Meter::begin_pool() {
+  const std::lock_guard lock(books().mutex);
+  of_device()->pool_.emplace();
+  of_device()->before_pool_ = books().count.total;
+  of_device()->pool_of_ = std::this_thread::get_id();
+}
+
+Meter::Pool Meter::end_pool() {
+  const std::lock_guard lock(books().mutex);
+  Pool pool = std::move(of_device()->pool_.value());
+  of_device()->pool_.reset();
+  of_device()->ended_.notify_all();
+  std::ranges::sort(pool.ranges);
+  std::vector<std::pair<int64_t, int64_t>> apart;
+  for (const auto& [at, bytes] : pool.ranges)
+    if (apart.empty() || apart.back().first + apart.back().second < at)
+      apart.emplace_back(at, bytes);
+    else
+      apart.back().second = std::max(apart.back().second, at + bytes - apart.back().first);
+  pool.ranges = std::move(apart);
+  return pool;
+}
+
+Meter::Claim::Claim(const Pool& pool) : pool_(pool) {
+  const std::lock_guard lock(books().mutex);
+  Reserve& reserve = *of_device()->reserve_;
+  holds_ =
+      std::ranges::all_of(pool.ranges, [&](const auto& range) { return reserve.free_at(range.first, range.second); });
+  if (!holds_) return;
+  for (const auto& [at, bytes] : pool.ranges) reserve.take_at(at, bytes);
+  books().count.add(Part::compute, pool.most);
+}
+
+Meter::Claim::~Claim() {
+  if (!holds_) return;
+  const std::lock_guard lock(books().mutex);
+  for (const auto& [at, bytes] : pool_.ranges)
+    of_device()->reserve_->give(static_cast<char*>(device::block().data) + at);
+  books().count.add(Part::compute, -pool_.most);
+}
+
 c10::Allocator* Meter::allocator(c10::DeviceType type) {
   return type == c10::DeviceType::CPU || type == c10::DeviceType::Meta ? c10::GetAllocator(type) : of_device();
 }
@@ -391,12 +448,14 @@ int64_t Reserve::place_for(int64_t bytes, int64_t from) const {
   return -1;
 }
 
-void* Reserve::take_at(int64_t offset, int64_t bytes) {
-  const int64_t size = round_up(bytes, kAlign);
+bool Reserve::free_at(int64_t offset, int64_t bytes) const {
   auto piece = places_.upper_bound(offset);
-  check_internal(piece != places_.begin() && (--piece)->first + piece->second >= offset + size, "engine.reserve",
-                 "what is taken at a place is not free");
-  return take_from(piece->first, offset, size);
+  return piece != places_.begin() && (--piece)->first + piece->second >= offset + round_up(bytes, kAlign);
+}
+
+void* Reserve::take_at(int64_t offset, int64_t bytes) {
+  check_internal(free_at(offset, bytes), "engine.reserve", "what is taken at a place is not free");
+  return take_from(std::prev(places_.upper_bound(offset))->first, offset, round_up(bytes, kAlign));
 }
 
 /// Of the free piece at `begin`.

@@ -17,6 +17,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
@@ -73,6 +75,27 @@ class Meter {
     std::optional<Part> before_;
   };
 
+  /// What the calling thread takes of the GPU's block in a while: where, and the most at once. Others wait with theirs.
+  struct Pool {
+    std::vector<std::pair<int64_t, int64_t>> ranges;  ///< offset and bytes, ascending and apart
+    int64_t most = 0;
+  };
+  static void begin_pool();
+  static Pool end_pool();
+  /// While it lives, work that a graph repeats has the memory that it was captured with, and it counts. Without holds() some of
+  /// it is another's.
+  class Claim {
+   public:
+    explicit Claim(const Pool& pool);
+    ~Claim();
+    Claim(const Claim&) = delete;
+    bool holds() const { return holds_; }
+
+   private:
+    const Pool& pool_;
+    bool holds_ = false;
+  };
+
   /// While it lives, counts the meta tensors that its thread allocates; only one may live at a time in a thread.
   class MetaCount {
    public:
@@ -108,6 +131,7 @@ class Reserve {
   void* take(int64_t bytes);
   /// The first offset from `from` on at which a large piece may begin and `bytes` are free; -1: there is none.
   int64_t place_for(int64_t bytes, int64_t from) const;
+  bool free_at(int64_t offset, int64_t bytes) const;
   /// The bytes at that offset.
   void* take_at(int64_t offset, int64_t bytes);
   void give(void* data);

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "tessera/models/common/golden_case.h"
-#include "tessera/models/common/pipeline.h"
 #include "tessera/models/common/weight_form.h"
 
 namespace tessera::models {

@@ -3,6 +3,10 @@
 // tensors that the case expects.
 //
 //   const DenoiserCase kCase = {"dit_s2v", samples, output, input_grads};
+//
+// Parameters that programs store together (checkpoint/row_part.h), put together.
+//
+//   stored_together({{"blocks.0.attn.q.weight", q}, ...}, name);          // {"blocks.0.attn.qkv.weight", [q; k; v]}
 #include <functional>
 #include <map>
 #include <string>
@@ -11,6 +15,7 @@
 
 #include "tessera/net/encoders.h"
 #include "tessera/net/model.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::models {
 
@@ -83,5 +88,11 @@ struct AudioEncoderCase {
   std::string kind;
   NamedTensors (*results)(const net::AudioEncoder& encoder, const CaseTensors& file);
 };
+
+/// fp32 tensors under the names that `name` gives, parts of one tensor as that tensor, at the place of the first of
+/// them.
+std::vector<std::pair<std::string, at::Tensor>> stored_together(
+    const std::vector<std::pair<std::string, at::Tensor>>& ours,
+    const std::function<std::string(const std::string&)>& name);
 
 }  // namespace tessera::models

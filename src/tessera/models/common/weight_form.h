@@ -3,8 +3,14 @@
 //
 //   WeightForm form{.kind = ModelKind::denoiser, .title = "Wan transformers", .model = "wan",
 //                   .marks = {"patch_embedding.weight", ...}, .names = {{diffusers_names()}}, .config = config_json};
+//
+// The parts of a diffusers folder, from which the pipeline's own files are written.
+//
+//   PipelineParts parts{.variant = "t2v", .roles = {"transformer", "vae"}, .tokenizer = true};
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "tessera/models/common/identity.h"
 
@@ -82,5 +88,12 @@ std::vector<int64_t> shape_under(const WeightForm* form, std::string_view offici
 
 /// Whether an official file of the model may hold this tensor beside its parameters.
 bool is_official_only(const Identity& identity, std::string_view official);
+
+struct PipelineParts {
+  std::string variant;          ///< of its transformer; empty: there is none
+  std::set<std::string> roles;  ///< names of the parts' folders
+  bool tokenizer = false;
+  bool has(const std::string& role) const { return roles.count(role) > 0; }
+};
 
 }  // namespace tessera::models

@@ -107,9 +107,9 @@ class Block final : public FamilyUnit<Config> {
     const net::Linear wide{.out = c_.hidden(), .split = kColumns, .kernel = {1, 1}};
     const Tensor value = ctx.linear("mlp.inverted_conv.value", y, wide),
                  gate = ctx.linear("mlp.inverted_conv.gate", y, wide);
-    const net::Conv in_frame{.kernel = {1, 3, 3}, .split = kColumns};
-    const Tensor near = ctx.conv("mlp.depth_conv.value", at::silu(value), in_frame),
-                 near_gate = ctx.conv("mlp.depth_conv.gate", at::silu(gate), in_frame);
+    const net::Conv in_frame{.kernel = {1, 3, 3}, .split = kColumns, .silu = true};
+    const Tensor near = ctx.conv("mlp.depth_conv.value", value, in_frame),
+                 near_gate = ctx.conv("mlp.depth_conv.gate", gate, in_frame);
     const Tensor z = ctx.linear("mlp.point_conv.conv", near,
                                 {.act = Act::silu_glu,
                                  .gate = &near_gate,

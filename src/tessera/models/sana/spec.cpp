@@ -62,7 +62,7 @@ Times times_of(const net::Sample& sample, const Config& c) {
     check_input(given->second.numel() == static_cast<int64_t>(frames), "sana.pack",
                 "t has " + std::to_string(given->second.numel()) + " timesteps, the latent " + std::to_string(frames) +
                     " frames");
-    const Tensor all = given->second.to(at::kDouble).contiguous();
+    const Tensor all = given->second.to(at::kCPU, at::kDouble).contiguous();
     times.t.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + frames);
     std::iota(times.of_frame.begin(), times.of_frame.end(), 0);
     return times;
@@ -202,7 +202,7 @@ Sana::Sana(const Config& config)
 
 net::Conditions Sana::conditions() const {
   net::Conditions wants;
-  wants.clean_first = config_.is_video();
+  wants.clean_first = wants.chunks_in_time = config_.is_video();
   return wants;
 }
 

@@ -7,7 +7,6 @@
 //
 //   Family{.weights = weight_forms(), .pipeline_files = pipeline_files};
 #include "tessera/models/common/names.h"
-#include "tessera/models/common/pipeline.h"
 #include "tessera/models/common/weight_form.h"
 #include "tessera/models/sana/config.h"
 

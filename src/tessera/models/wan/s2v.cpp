@@ -4,7 +4,6 @@
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/s2v_network.h"
-#include "tessera/models/wan/s2v_tokens.h"
 #include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {

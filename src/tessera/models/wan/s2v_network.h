@@ -3,7 +3,7 @@
 // after some of them, the usual head.
 //
 // Shapes: B samples with T tokens together; each sample's tokens are those of its reference image, then of its noisy
-// clip, then of the frames before the clip (s2v_tokens.h). N latent frames of all clips, `a` audio tokens a frame.
+// clip, then of the frames before the clip (see below). N latent frames of all clips, `a` audio tokens a frame.
 //   stem   in: patches [T, c * 4], text [B * n, d_text], sinusoid [B + 1, d_freq] (the last row is t = 0), pose
 //              [T, c_pose * 4], parts [T] int64 (a Part), audio [layers, 4 * N, d_audio].
 //              Frames before the clip are not in patches and pose, and come last in parts; then more inputs follow:
@@ -11,8 +11,16 @@
 //   stream: x [T, d];  conditioning: e [B + 1, d], e0 [B + 1, 6, d], context [B * n, d], audio [N * a, d],
 //           global audio of a frame [N, d]
 //   head   out: [T, 4 * c_out]; predictions are the rows of noisy clips
+//
+// Positions of the tokens of a speech-to-video sample: the noisy clip, its reference image, and the frames before the
+// clip, which are packed more coarsely the older they are.
+//
+//   for (const Grid& grid : motion_grids(h, w)) append(grid_rotary(grid, head_dim));
 #include <memory>
+#include <string_view>
 
+#include "tessera/models/common/patches.h"
+#include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/net/unit.h"
@@ -41,5 +49,26 @@ Series norm_silu(const Series& series);
 /// tokens [N * a, d] and one global row a frame [N, d]. Sites are those of the stem.
 std::pair<at::Tensor, at::Tensor> encode_audio(net::Context& ctx, const S2vConfig& config, const at::Tensor& states,
                                                const std::vector<int64_t>& frames);
+
+/// Latent frames before the clip that share a kernel, counted from the newest.
+struct MotionBucket {
+  std::string_view site;  ///< of the stem
+  Patch kernel;
+  int64_t begin, end;  ///< in latent frames: 0 is the newest
+};
+inline constexpr std::array<MotionBucket, 3> kMotionBuckets = {{{"frame_packer.proj", {1, 2, 2}, 0, 1},
+                                                                {"frame_packer.proj_2x", {2, 4, 4}, 1, 3},
+                                                                {"frame_packer.proj_4x", {4, 8, 8}, 3, 19}}};
+inline constexpr int64_t kMotionFrames = kMotionBuckets.back().end;  ///< latent frames of motion
+inline constexpr int64_t kReferenceTime = 30;                        ///< the reference image's position in time
+
+Grid reference_grid(int64_t h, int64_t w);
+/// One grid for each bucket, in their order; `h`, `w` in tokens of the clip. Times are negative.
+std::vector<Grid> motion_grids(int64_t h, int64_t w);
+
+/// The last kMotionFrames frames of a motion latent [C, M, H, W], with zeros in front of fewer; and the frames of one
+/// bucket.
+at::Tensor padded_motion(const at::Tensor& motion);
+at::Tensor bucket_frames(const at::Tensor& padded, const MotionBucket& bucket);
 
 }  // namespace tessera::models::wan

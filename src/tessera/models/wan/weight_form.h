@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tessera/models/common/names.h"
-#include "tessera/models/common/pipeline.h"
 #include "tessera/models/common/weight_form.h"
 
 namespace tessera::models::wan {

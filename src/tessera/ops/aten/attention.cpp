@@ -340,7 +340,7 @@ namespace {
 AttentionInputs fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
                                int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& into) {
   AttentionInputs grads = into;
-  const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
+  const Tensor none = at::empty({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off: not read
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
   each_call(in.q, q_at, k_at, most_of(in.q, heads), [&](const Samples& call) {
     if (call.all_queries == 0) {

@@ -48,6 +48,11 @@ void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& ga
 Tensor gelu_tanh(const Tensor& x) { return at::gelu(x, "tanh"); }
 Tensor gelu_tanh_gradient(const Tensor& dy, const Tensor& x) { return at::gelu_backward(dy, x, "tanh"); }
 
+Tensor silu_glu(const Tensor& x, const Tensor& gate) { return at::silu(gate) * x; }
+std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, const Tensor& gate) {
+  return {dy * at::silu(gate), at::silu_backward(dy * x, gate)};
+}
+
 namespace {
 
 /// In place of differences the slopes of their errors; adds the errors to `sum`. A MiB of fp32 at a time: what the plan

@@ -9,6 +9,7 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel_list.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops {
 
@@ -61,6 +62,18 @@ TableSums sums_of(const Tensor& table, const Tensor& partials, bool add = true) 
   const bool rows = table.dim() == 2;
   return {floats_of(table), rows ? table.stride(0) : 0, floats_of(partials), add ? 0 : rows ? table.size(0) : 1};
 }
+/// Whether sums for gradients of weights are collected, to be added together.
+bool collects() { return session().sums.has_value(); }
+/// The same of a weight that no rows share: left, or added by the kernel's own launch.
+TableSums sums_of_weight(const Tensor& weight, const Tensor& partials, bool add) {
+  return collects() ? TableSums{nullptr, 0, floats_of(partials)} : sums_of(weight, partials, add);
+}
+void leave(const Tensor& to, const Tensor& groups, bool add) {
+  if (!collects() || !to.defined()) return;
+  std::vector<LeftSums>& all = *session().sums;
+  all.push_back({to, groups, add});
+  if (all.size() == kMostGroupSums) session().add_sums();
+}
 /// Room for the sums of columns, where they are wanted.
 float* columns_of(Tensor* columns, const Tensor& like, int64_t groups, int64_t width) {
   if (!columns || groups == 0) return nullptr;
@@ -93,8 +106,12 @@ Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& 
   LayerNormGradients rows{
       tokens,     width,   in(dy), in(x), floats_of(stats), table_of(tables.scale), tables.one, runs,
       in(beside), out(dx), {},     {}};
+  const bool of_weights = of_tables && !tables.rows && collects();
   Tensor scale, shift, of_scale, of_shift;
-  if (of_tables) {
+  if (of_weights) {
+    of_scale = partials(x, runs.groups, width), of_shift = partials(x, runs.groups, width);
+    rows.scale_sums = sums_of_weight({}, of_scale, false), rows.shift_sums = sums_of_weight({}, of_shift, false);
+  } else if (of_tables) {
     const Tensor& either = sums.scale.defined() ? sums.scale : sums.shift;  // the kernel makes both
     scale = sums.scale.defined() ? sums.scale : at::empty_like(either);
     shift = sums.shift.defined() ? sums.shift : at::empty_like(either);
@@ -103,6 +120,7 @@ Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& 
     rows.shift_sums = sums_of(shift, of_shift, sums.add_shift);
   }
   run(x, ops::layer_norm_gradients, &device::Backend::layer_norm_gradients, rows);
+  if (of_weights) leave(sums.scale, of_scale, sums.add_scale), leave(sums.shift, of_shift, sums.add_shift);
   return dx;
 }
 
@@ -139,10 +157,11 @@ void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const
   Tensor groups;
   if (dw.defined()) {
     groups = partials(x, of_rows, x.size(1));
-    rows.sums = sums_of(dw, groups, add);
+    rows.sums = sums_of_weight(dw, groups, add);
   }
   if (dx.defined()) rows.columns = columns_of(columns, x, of_rows, x.size(1));
   run(x, ops::rms_norm_gradients, &device::Backend::rms_norm_gradients, rows);
+  if (dw.defined()) leave(dw, groups, add);
 }
 
 Tensor sum(const Tensor& x, const Tensor& y) {
@@ -193,6 +212,23 @@ Tensor gelu_tanh(const Tensor& x) {
   return y;
 }
 
+bool fits_glu(const Tensor& x, const Tensor& gate) {
+  return has_form(x) && x.is_contiguous() && gate.is_contiguous() && gate.scalar_type() == x.scalar_type();
+}
+Tensor silu_glu(const Tensor& x, const Tensor& gate) {
+  if (!fits_glu(x, gate)) return aten::silu_glu(x, gate);
+  const Tensor y = at::empty_like(x);
+  run(x, ops::silu_glu, &device::Backend::silu_glu, GluRows{x.numel(), in(x), in(gate), out(y)});
+  return y;
+}
+std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, const Tensor& gate) {
+  if (!fits_glu(x, gate)) return aten::silu_glu_gradients(dy, x, gate);
+  const Tensor dx = at::empty_like(x), dgate = at::empty_like(gate);
+  run(x, ops::silu_glu_gradients, &device::Backend::silu_glu_gradients,
+      GluGradients{x.numel(), in(dy), in(x), in(gate), out(dx), out(dgate)});
+  return {dx, dgate};
+}
+
 /// The gradient of x in `dx`, and gelu(x) in `y`, if it is defined.
 void gelu_into(const Tensor& dx, const Tensor& y, const Tensor& dy, const Tensor& x, Tensor* columns) {
   const int64_t tokens = x.size(0), width = x.size(1);
@@ -236,6 +272,15 @@ Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x,
   return dx;
 }
 
+/// A thread adds all rows of its columns, one after the other: sums of groups, and a text's few rows.
+void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
+  const int64_t most = is_half(dy) ? 640 : 4096;
+  if (!has_form(dy) || !dy.is_contiguous() || dy.size(0) > most) return aten::bias_gradient(db, dy, add);
+  if (collects()) return leave(db, dy, add);
+  std::vector<LeftSums> one = {{db, dy, add}};
+  add_left_sums(one);
+}
+
 Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gelu) {
   if (!has_form(x) || !x.is_contiguous()) return aten::fp8_lines(x, format, turned, gelu);
   const Tensor z = gelu ? fused::gelu_tanh(x) : x;
@@ -244,7 +289,7 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
                          at::empty({lines}, x.options().dtype(at::kFloat))};
   run(x, ops::quantise_lines, &device::Backend::quantise_lines,
       QuantisedLines{x.size(0), x.size(1), in(z), turned, format == at::kFloat8_e5m2,
-                     static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride});
+                     static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride, fp8_counts(format)});
   return made;
 }
 
@@ -265,27 +310,34 @@ bool fits(const Tensor& x, const Tensor& table) {
          fits(nullptr, table.size(1));
 }
 
-Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
-  if (!fits(x, table) || !has_form(w)) return aten::depthwise(x, table, w, bias, type);
+Tensor convolved(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                 bool silu, const Tensor& through) {
   const Tensor y = at::empty({table.size(1), x.size(1)}, x.options().dtype(type));
   run(x, ops::depthwise, &device::Backend::depthwise,
-      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y)});
+      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through)});
   return y;
 }
 
+Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                 bool silu) {
+  if (!fits(x, table) || !has_form(w)) return aten::depthwise(x, table, w, bias, type, silu);
+  return convolved(x, table, w, bias, type, silu, {});
+}
+
 Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type) {
-  if (!fits(dy, table) || !has_form(w)) return aten::depthwise_input_gradient(dy, table, w, source_rows, type);
+                                at::ScalarType type, const Tensor& through) {
+  if (!fits(dy, table) || !has_form(w)) return aten::depthwise_input_gradient(dy, table, w, source_rows, type, through);
   const Tensor inverse = at::empty({table.size(0), source_rows}, table.options());
   run(dy, ops::invert_taps, &device::Backend::invert_taps,
       InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
-  return depthwise(dy, inverse, w, {}, type);
+  return convolved(dy, inverse, w, {}, type, /*silu=*/false, through);
 }
 
 void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
-                               const Tensor& db) {
-  if (!fits(x, table) || !has_form(dy)) return aten::depthwise_weight_gradient(dy, x, table, dw, db);
-  DepthwiseGradients n{x.size(1), taps_of(table, x.size(0)), in(dy), in(x), floats_of(dw), floats_of(db), nullptr};
+                               const Tensor& db, bool silu) {
+  if (!fits(x, table) || !has_form(dy)) return aten::depthwise_weight_gradient(dy, x, table, dw, db, silu);
+  DepthwiseGradients n{x.size(1), taps_of(table, x.size(0)), in(dy), in(x), floats_of(dw), floats_of(db), nullptr,
+                       silu};
   const Tensor groups = partials(x, n.groups(), (table.size(0) + 1) * x.size(1));
   n.partials = floats_of(groups);
   run(x, ops::depthwise_gradients, &device::Backend::depthwise_gradients, n);
@@ -365,6 +417,17 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
 
 }  // namespace fused
 
+void add_left_sums(std::vector<LeftSums>& sums) {
+  const std::vector<LeftSums> all = std::exchange(sums, {});
+  for (size_t first = 0; first < all.size(); first += kMostGroupSums) {
+    ManyGroupSums many;
+    for (size_t i = first; i < std::min(all.size(), first + kMostGroupSums); ++i)
+      many.at[many.count++] = {fused::in(all[i].groups), all[i].groups.size(0), all[i].groups.size(1),
+                               fused::floats_of(all[i].to), !all[i].add};
+    fused::run(all[first].to, ops::add_sums, &device::Backend::add_sums, many);
+  }
+}
+
 const Kernels& fused_kernels() {
   static const Kernels table = [] {
     Kernels all = aten_kernels();
@@ -373,9 +436,12 @@ const Kernels& fused_kernels() {
     all.linear_input_gradient = fused::linear_input_gradient;
     all.linear_weight_gradient = fused::linear_weight_gradient;
     all.gelu_linear_gradients = fused::gelu_linear_gradients;
+    all.bias_gradient = fused::bias_gradient;
     all.fp8_lines = fused::fp8_lines;
     all.gelu_tanh = fused::gelu_tanh;
     all.gelu_tanh_gradient = fused::gelu_tanh_gradient;
+    all.silu_glu = fused::silu_glu;
+    all.silu_glu_gradients = fused::silu_glu_gradients;
     all.layer_norm = fused::layer_norm;
     all.layer_norm_backward = fused::layer_norm_backward;
     all.rms_norm = fused::rms_norm;

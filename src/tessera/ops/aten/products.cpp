@@ -3,6 +3,7 @@
 #include "tessera/ops/aten/parts.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/fused.h"
 #include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/session.h"
@@ -215,7 +216,15 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
   at::ne_out(missing, rows, rows);  // NaN changes no scale
   at::amax_out(scales, sizes.masked_fill_(missing, 0), {1});
   scales.div_(top).clamp_min_(1e-12);
-  codes.narrow(1, 0, length).copy_(rows.div_(scales.unsqueeze(1)).clamp_(-top, top));
+  rows.div_(scales.unsqueeze(1));
+  double* counts = fp8_counts(format);
+  const Tensor clipped = counts ? rows.abs().gt(top * kBeyondFp8).sum() : Tensor();
+  codes.narrow(1, 0, length).copy_(rows.clamp_(-top, top));
+  if (counts) {  // of this table alone, which is no GPU's: it takes memory of its own
+    const Tensor zeros = codes.narrow(1, 0, length).view(at::kByte).bitwise_and(0x7f).eq(0).logical_and_(lines.ne(0));
+    at::from_blob(counts, {3}, at::TensorOptions(at::kDouble).device(x.device()))
+        .add_(at::stack({at::full_like(clipped, lines.numel()), zeros.sum(), clipped}));
+  }
   if (stride > length) codes.view(at::kByte).narrow(1, length, stride - length).zero_();
   return {codes, scales};
 }

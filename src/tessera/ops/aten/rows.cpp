@@ -29,13 +29,16 @@ Tap tap_of(const Tensor& table, int64_t tap) {
   return {entries.clamp_min(0).to(at::kLong), entries.ge(0).to(at::kFloat).unsqueeze(1)};
 }
 
+Tensor widened(const Tensor& x, bool silu) { return silu ? at::silu(as_floats(x)) : as_floats(x); }
+
 /// The weights of each tap [taps, D], of w [D * taps].
 Tensor by_tap(const Tensor& w, const Tensor& table) { return as_floats(w).view({-1, table.size(0)}).t(); }
 
 }  // namespace
 
-Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
-  const Tensor wide = as_floats(x), weights = by_tap(w, table);
+Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                 bool silu) {
+  const Tensor wide = widened(x, silu), weights = by_tap(w, table);
   const Tensor y = at::zeros({table.size(1), x.size(1)}, wide.options());
   if (bias.defined()) y.add_(as_floats(bias));
   for (int64_t t = 0; t < table.size(0); ++t) {
@@ -46,22 +49,22 @@ Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Te
 }
 
 Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type) {
+                                at::ScalarType type, const Tensor& through) {
   const Tensor dy = as_floats(up), weights = by_tap(w, table), dx = at::zeros({source_rows, dy.size(1)}, dy.options());
   for (int64_t t = 0; t < table.size(0); ++t) {
     const Tap tap = tap_of(table, t);
     // Rows of one tap have different sources, so nothing is added twice to a row, in whichever order; absent ones add 0.
     dx.index_add_(0, tap.source, (dy * tap.present).mul_(weights.select(0, t)));
   }
-  return dx.to(type);
+  return (through.defined() ? at::silu_backward(dx, as_floats(through)) : dx).to(type);
 }
 
 void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& table, const Tensor& dw,
-                               const Tensor& db) {
+                               const Tensor& db, bool silu) {
   const Tensor dy = as_floats(up);
   if (db.defined()) bias_gradient(db, dy, /*add=*/true);
   if (!dw.defined()) return;
-  const Tensor wide = as_floats(x), weights = dw.view({-1, table.size(0)});
+  const Tensor wide = widened(x, silu), weights = dw.view({-1, table.size(0)});
   for (int64_t t = 0; t < table.size(0); ++t) {
     const Tap tap = tap_of(table, t);
     weights.select(1, t).add_(selected(wide, tap.source).mul_(tap.present).mul_(dy).sum(0));

@@ -274,6 +274,12 @@ Tensor gelu_tanh_gradient(const Tensor& dy, const Tensor& x) {
   return dx;
 }
 
+// LibTorch's own: there is no order of sums to keep.
+Tensor silu_glu(const Tensor& x, const Tensor& gate) { return aten::silu_glu(x, gate); }
+std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, const Tensor& gate) {
+  return aten::silu_glu_gradients(dy, x, gate);
+}
+
 }  // namespace cpu
 
 }  // namespace tessera::ops

@@ -76,7 +76,8 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
                     format == at::kFloat8_e5m2,
                     static_cast<uint8_t*>(host_pointer<void>(made.codes)),
                     out_data(made.scales),
-                    stride});
+                    stride,
+                    fp8_counts(format)});
   return made;
 }
 

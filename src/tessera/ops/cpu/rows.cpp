@@ -68,11 +68,13 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
 }
 
 // The fp32 copies of operands end before the result is rounded.
-Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
+Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
+                 bool silu) {
   const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
   Tensor y;
   {
-    const Tensor wide = as_floats(x), weight = as_floats(w), b = bias.defined() ? as_floats(bias) : bias;
+    const Tensor wide = silu ? at::silu(as_floats(x)) : as_floats(x), weight = as_floats(w),
+                 b = bias.defined() ? as_floats(bias) : bias;
     y = at::empty({rows, width}, wide.options());
     if (!x.is_meta()) {
       for (int64_t r = 0; r < rows; ++r)
@@ -87,9 +89,9 @@ Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Te
 }
 
 void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& table, const Tensor& dw,
-                               const Tensor& db) {
+                               const Tensor& db, bool silu) {
   const int64_t taps = table.size(0), width = x.size(1);
-  const Tensor dy = as_floats(up), wide = as_floats(x);
+  const Tensor dy = as_floats(up), wide = silu ? at::silu(as_floats(x)) : as_floats(x);
   if (db.defined()) bias_gradient(db, dy, /*add=*/true);
   if (x.is_meta() || !dw.defined()) return;
   each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
@@ -98,7 +100,7 @@ void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& 
 }
 
 Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type) {
+                                at::ScalarType type, const Tensor& through) {
   const int64_t taps = table.size(0), width = up.size(1);
   Tensor dx;
   {
@@ -109,7 +111,7 @@ Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Ten
         add_tap(out_data(dx) + source * width, data(dy) + r * width, data(weight) + t, taps, begin, end);
       });
   }
-  return dx.to(type);
+  return (through.defined() ? at::silu_backward(dx, as_floats(through)) : dx).to(type);
 }
 
 Tensor unfold(const Tensor& x, const Tensor& table) {

@@ -53,12 +53,17 @@ struct RunShape {
   /// student, in the next they learn, from one batch of its predictions and one of pictures; or from two of the former.
   bool judges = false, misaligned = false;
   bool distils() const { return teacher_passes > 0; }
-  bool asks() const { return base != AskBase::none || unguided != AskBase::none || distils(); }
+  /// Passes of a student, its critic and its teacher over each micro-batch before a training step; empty: none of these.
+  std::function<int(int64_t step)> passes_of = {};
+  bool matches() const { return passes_of != nullptr; }
+  bool asks() const { return base != AskBase::none || unguided != AskBase::none || distils() || matches(); }
   bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
   std::function<int(int64_t step)> expert_of = {};
-  /// Whether another expert trains the step after this one.
-  bool swaps_expert(int64_t step) const { return expert_of && step < steps && expert_of(step + 1) != expert_of(step); }
+  /// Whether another expert trains the step after this one, and is the first of it to be needed.
+  bool swaps_expert(int64_t step) const {
+    return expert_of && !matches() && step < steps && expert_of(step + 1) != expert_of(step);
+  }
 };
 /// A plan compiled for one rank, as the engine runs it. Programs are immutable and shared: a new stage or a rebalance
 /// makes new programs, so a running program never changes.

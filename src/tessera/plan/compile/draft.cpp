@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 #include "tessera/plan/compile/compiler.h"
 #include "tessera/plan/compile/memory.h"
 

@@ -77,7 +77,7 @@ PassesBefore passes_before(const RunShape& run, const Plan& plan) {
   };
   PassesBefore passes;
   for (const AskBase which : {run.base, run.unguided}) passes.base += of(which);
-  passes.base += run.teacher_passes * (run.judges ? of(AskBase::clips) : plan.accumulation());
+  passes.base += (run.teacher_passes + run.matches()) * (run.judges ? of(AskBase::clips) : plan.accumulation());
   if (run.judges) passes.second = of(AskBase::twins);
   return passes;
 }
@@ -97,7 +97,8 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
           emit(visit->step, schedules.exchange);
           break;
         }
-        for (int64_t pass = 0; pass < before.base; ++pass) {
+        for (int64_t pass = 0, all = before.base * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
+             ++pass) {
           emit(visit->step, schedules.base);
           if (run.distils() && (pass + 1) % run.teacher_passes == 0) emit(visit->step, schedules.tangent);
         }

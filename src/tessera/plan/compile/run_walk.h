@@ -56,7 +56,8 @@ class RunWalk {
 
 /// How many passes of each kind are before a training step.
 struct PassesBefore {
-  int64_t base = 0;    ///< of RunSchedules::base, with those in forward mode between them
+  int64_t base = 0;    ///< of RunSchedules::base, with those in forward mode between them; of a run that matches(), so
+                       ///< many times RunShape::passes_of
   int64_t second = 0;  ///< of a student that heads judge: over the second samples of pairs
 };
 PassesBefore passes_before(const RunShape& run, const Plan& plan);

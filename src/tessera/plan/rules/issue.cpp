@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 
 namespace tessera::plan {
 

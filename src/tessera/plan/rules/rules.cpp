@@ -9,7 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 #include "tessera/plan/rules/checker.h"
 
 namespace tessera::plan {

@@ -18,10 +18,10 @@ struct Candidate {
   std::string why;
 };
 
-/// [Note: the same time] Predictions are off by some percent, so plans within kSameTime of the fastest take the same time. A
-/// search that is `thrifty`, which those of recipes are not yet, prefers the one with the most memory to spare: with the lowest peak on the device, then with least on the host. Where
-/// a larger budget only adds plans, the preferred one is never slower with it: what it adds has higher peaks, so another one
-/// is only preferred where the one before is beyond kSameTime of the new fastest.
+/// [Note: the same time] Predictions are off by some percent, so plans within kSameTime of the fastest take the same time. Of
+/// those that take no more of the host and of the disk than the fastest, a search that is `thrifty` prefers the one with the
+/// most memory to spare on the device. It goes through the plans by their peaks and prefers none that is slower than what it
+/// preferred before: a larger budget, which adds plans of higher peaks, does not make the preferred one slower.
 inline constexpr double kSameTime = 0.01;
 
 }  // namespace tessera::plan

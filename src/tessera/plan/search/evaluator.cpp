@@ -128,7 +128,7 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
   for (size_t s = 0; s < steps.size(); ++s)
     for (const RankGroup& group : groups[s]) {
       MemoryCurve curve = whole_run(steps[s], group, arenas);
-      c.host = std::max(c.host, curve.host.total());
+      c.host = std::max(c.host, curve.host.total()), e.disk = std::max(e.disk, curve.nvme.total());
       if (curve.peak > e.memory.peak) e.memory = std::move(curve);
     }
   c.peak = e.memory.peak;
@@ -271,7 +271,7 @@ bool Pool::consider(Evaluated e) {
   if (!smallest || excess(e) < excess(*smallest)) smallest = e;
   if (better) best = e;
   e.candidate.plan = evaluator_.by_hand.with_experts(std::move(e.candidate.plan));
-  candidates.push_back(std::move(e.candidate));
+  candidates.push_back(std::move(e.candidate)), disk.push_back(e.disk);
   return better;
 }
 

@@ -23,6 +23,7 @@ namespace tessera::plan {
 struct Evaluated {
   Candidate candidate;
   MemoryCurve memory;
+  int64_t disk = 0;  ///< bytes there, of the rank with the most
   struct Steps;
   std::shared_ptr<const Steps> steps;  ///< of a plan that was measured and not simulated yet
 };
@@ -146,6 +147,7 @@ class Pool {
   std::optional<Evaluated> best;      ///< the fastest that fits
   std::optional<Evaluated> smallest;  ///< the one that exceeds the budgets least
   std::vector<Candidate> candidates;
+  std::vector<int64_t> disk;  ///< bytes of each candidate there
 
  private:
   const Evaluator& evaluator_;

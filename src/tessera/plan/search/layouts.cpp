@@ -59,7 +59,7 @@ int ranks_a_sample(const Mesh& mesh) { return mesh[Axis::pp] * sequence_size(mes
 
 bool faster(const Choice& a, const Choice& b) {
   if (a.fits != b.fits) return a.fits;
-  return a.fits ? a.seconds < b.seconds : a.memory.peak < b.memory.peak;
+  return a.fits ? a.fastest < b.fastest : a.memory.peak < b.memory.peak;
 }
 
 class LayoutSearch {
@@ -175,7 +175,7 @@ class LayoutSearch {
   double best_seconds() const {
     double best = 0;
     for (const Layout& layout : found_)
-      if (layout.choice.fits && (best == 0 || layout.choice.seconds < best)) best = layout.choice.seconds;
+      if (layout.choice.fits && (best == 0 || layout.choice.fastest < best)) best = layout.choice.fastest;
     return best;
   }
 

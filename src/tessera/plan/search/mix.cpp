@@ -156,20 +156,21 @@ class Mixer {
 
   void trade() {
     const PlannerInput& input = evaluator_.input;
-    if (blocks_.empty() || input.budget <= 0 || input.host_budget <= 0 || !loses_time()) return;
+    if (blocks_.empty() || input.budget <= 0 || !loses_time()) return;
     learn(pool_.best->candidate.plan);
     const Plan before = pool_.best->candidate.plan;
-    int left = evaluations();
+    int left = evaluations(), leaping = evaluations();
     for (const size_t part : {8, 16, 32})  // of the units
       for (bool better = true; better && left > 0;) {
-        better = false;
+        better = part == 8 && leaps(leaping);
+        if (input.host_budget <= 0) continue;
         for (const TierOf traded : kTraded)
           for (const Tier to : {Tier::device, Tier::host})
             while (left > 0 && moved_and_mixed(traded, to, (before.units.size() + part - 1) / part, left))
               better = true;
       }
     if (pool_.best->candidate.plan != before) climb();
-    explore();
+    if (input.host_budget > 0) explore();
   }
 
  private:
@@ -479,7 +480,7 @@ class Mixer {
         unit.*part = to;
         return true;
       }
-      if (unit.update_on != from || unit.states != Tier::host) return false;
+      if (unit.update_on != from || unit.states == Tier::nvme) return false;
       unit.parameters = unit.gradients = unit.states = unit.update_on = to;
       return true;
     };
@@ -488,12 +489,50 @@ class Mixer {
     return plan;
   }
 
+  /// What one step from plan to plan does not reach: slots of gathered units take what blocks could keep, and the other way
+  /// round; the device updates all units, or the host. The blocks are mixed anew with each. Whether one became faster.
+  bool leaps(int& left) {
+    bool better = false;
+    const PlannerInput& input = evaluator_.input;
+    const auto leap = [&](auto change) {
+      Plan plan = pool_.best->candidate.plan;
+      change(plan);
+      better |= left > 0 && mixed(std::move(plan), left);
+    };
+    for (const int depth : {0, 1, 2})
+      for (const bool sharded : {false, true})
+        if (input.prefetch.value_or(depth) == depth && !(sharded && input.strategy))
+          leap([&](Plan& plan) {
+            plan.prefetch = depth;
+            for (UnitPlan& unit : plan.units)
+              if (sharded && unit.strategy == Strategy::shard_grad_op) unit.strategy = Strategy::full_shard;
+          });
+    if (may_update_on_host(input))
+      for (const Tiers& tiers : {kOnDevice, Tiers{Tier::device, Tier::device, Tier::host}, kOnHost})
+        for (const Update when : {Update::end, Update::just_in_time})
+          if (input.update.value_or(when) == when)
+            leap([&](Plan& plan) {
+              plan.update = when;
+              for (UnitPlan& unit : plan.units) {
+                if (unit.states == Tier::nvme) continue;
+                unit.parameters = tiers.parameters, unit.gradients = tiers.gradients, unit.states = tiers.states;
+                unit.update_on = tiers.gradients;
+              }
+            });
+    return better;
+  }
+
   /// Moves buffers of the best plan and mixes anew with the memory that this leaves; whether it became faster.
   bool moved_and_mixed(TierOf part, Tier to, size_t count, int& left) {
     const PlannerInput& input = evaluator_.input;
     if (part ? (input.*user_tier_of(part)).has_value() : !may_update_on_host(input)) return false;
     const Candidate before = pool_.best->candidate;
-    Plan plan = with_part(before.plan, part, to, count);
+    return mixed(with_part(before.plan, part, to, count), left);
+  }
+
+  /// Mixes the blocks of `plan`, which need not fit, anew; whether the best plan became faster.
+  bool mixed(Plan plan, int& left) {
+    const Candidate before = pool_.best->candidate;
     if (plan == before.plan) return false;
     const int evaluated = evaluator_.evaluated();
     Evaluated start = evaluator_.evaluate(std::move(plan));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -220,9 +221,18 @@ class Search {
     const bool may_save = input_.activations != Policy::keep;
     Unsaved unsaved;
     if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
-      Evaluated all = evaluator_.measured(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+      Evaluated all = evaluator_.within_host_budget(plan_of(tiers, strategy, prefetch, Saving{}, 0));
       const bool fits = all.candidate.fits;
       unsaved.none = all.candidate;
+      if (fits && strategy == Strategy::full_shard && !input_.strategy && mesh_.shard_size() > 1) {
+        pool_.consider(evaluator_.fewest(static_cast<int>(model_.units.size()), std::move(all), [&](int sharded) {
+          Plan plan = unsaved.none.plan;
+          for (size_t u = static_cast<size_t>(sharded); u < plan.units.size(); ++u)
+            plan.units[u].strategy = Strategy::shard_grad_op;
+          return evaluator_.within_host_budget(std::move(plan));
+        }));
+        return;
+      }
       pool_.consider(std::move(all));
       if (fits || !may_save) return;  // saving memory only costs time
     }
@@ -302,6 +312,25 @@ class Search {
   /// Whether each block may save in its own way.
   bool may_mix() const { return !input_.recompute_units && !input_.activations; }
 
+  /// Of the plans of the same time ([Note: the same time]).
+  const Plan& preferred() const {
+    std::vector<size_t> fitting;
+    for (size_t i = 0; i < pool_.candidates.size(); ++i)
+      if (pool_.candidates[i].fits) fitting.push_back(i);
+    const auto at = [&](size_t i) -> const Candidate& { return pool_.candidates[i]; };
+    std::ranges::stable_sort(fitting, {}, [&](size_t i) { return std::tuple(at(i).peak, at(i).seconds, at(i).host); });
+    size_t fastest = fitting.front(), chosen = fastest;
+    for (const size_t& i : fitting) {
+      if (!is_better(at(i), at(fastest))) continue;
+      fastest = i;
+      const double most = std::min(at(i).seconds * (1 + kSameTime), at(chosen).seconds * (1 + 1e-9));
+      chosen = *std::find_if(std::as_const(fitting).data(), &i, [&](size_t other) {
+        return at(other).seconds <= most && at(other).host <= at(i).host && pool_.disk[other] <= pool_.disk[i];
+      });
+    }
+    return at(chosen).plan;
+  }
+
   /// The best plan with all of its micro-batches ([Note: many micro-batches]); where that does not fit after all, or the
   /// incumbent is faster after all, the next best.
   void evaluate_whole() {
@@ -310,15 +339,10 @@ class Search {
     std::vector<const Candidate*> fitting;
     for (const Candidate& c : pool_.candidates)
       if (c.fits) fitting.push_back(&c);
-    std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
     fastest_ = pool_.best->candidate.seconds;
-    if (input_.thrifty && input_.budget > 0 && !input_.first_that_fits && !by_hand_.any_of_one_expert()) {
-      const auto slower = std::ranges::partition_point(
-          fitting, [&](const Candidate* c) { return c->seconds <= fastest_ * (1 + kSameTime); });
-      std::ranges::stable_sort(fitting.begin(), slower, {},
-                               [](const Candidate* c) { return std::pair(c->peak, c->host); });
-      pool_.best->candidate.plan = fitting.front()->plan;
-    }
+    if (input_.thrifty && input_.budget > 0 && !input_.first_that_fits && !by_hand_.any_of_one_expert())
+      pool_.best->candidate.plan = preferred();
+    std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
     std::optional<Evaluated> best = evaluator_.evaluate(pool_.best->candidate.plan, true);
     for (size_t i = 0; i < std::min(kMost, fitting.size()) && !best->candidate.fits; ++i)
       best = evaluator_.evaluate(fitting[i]->plan, true);

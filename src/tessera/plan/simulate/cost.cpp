@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/base/rank_grid.h"
+#include "tessera/base/mesh.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/unit_sizes.h"
 
@@ -184,14 +184,15 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
 
 double CostModel::fp8_seconds(double flops, const Product& sizes, std::string_view call) const {
   const DeviceProfile& device = machine_.profile.device;
-  const double x = sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
+  const double x = sizes.again ? 0 : sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
   constexpr double kRow = 2 + 1,
                    kColumn = 2 * 2 + 1;  // bytes of a bf16 value that is read, once or twice, and of its code
   double streamed = kRow * (x + w);
   if (call == "input_gradient") streamed = kRow * y + kColumn * w;
   if (call == "weight_gradient") streamed = kColumn * (x + y) + 4.0 * (1 + 2 + 2) * w;
   double product = fp8_.seconds(flops);
-  if (products_) product = std::max(product, products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}));
+  if (products_ && flops > 0)  // measured in 16 bits: what its size costs there, at the other rate
+    product *= products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}) / product_.seconds(flops);
   return std::max(product, w / device.stream.top) + (streamed + 2 * device.stream.half) / device.stream.top;
 }
 
@@ -219,15 +220,20 @@ double CostModel::site_seconds(const Priced& priced, const std::string& site, bo
 
 double CostModel::others_seconds(const Priced& priced, bool backward) const {
   const DeviceProfile& device = machine_.profile.device;
-  const auto streaming = [&](double bytes, int operators) {
-    return (backward ? 2 : 1) * (bytes + device.stream.half * operators) / device.stream.top;
+  const auto streaming = [&](double back, double forward, int operators) {
+    return ((backward ? back : forward) + (backward ? 2 : 1) * device.stream.half * operators) / device.stream.top;
   };
-  if (device.operators.empty() || !priced.sizes) return streaming(priced.work.streamed, priced.work.operators);
+  if (!priced.sizes || priced.sizes->kinds.empty())
+    return streaming(2 * priced.work.streamed, priced.work.streamed, priced.work.operators);
   double seconds = 0;
-  for (const auto& [kind, of_kind] : priced.sizes->kinds) {
+  const std::map<std::string, Streams>& kinds = priced.sizes->kinds;
+  for (const auto& [kind, of_kind] : kinds) {
+    if (kind.ends_with(of_backward(""))) continue;
     const auto measured = device.operators.find(kind);
     if (measured == device.operators.end()) {
-      seconds += streaming(of_kind.bytes, of_kind.operators);
+      const auto back = kinds.find(of_backward(kind));
+      seconds +=
+          streaming(back == kinds.end() ? 2 * of_kind.bytes : back->second.bytes, of_kind.bytes, of_kind.operators);
       continue;
     }
     const Rate& rate = backward ? measured->second.backward : measured->second.forward;

@@ -29,8 +29,9 @@ std::vector<double> exposed(const std::vector<Exchange>& exchanges);
 // [Note: cost model]
 //   product    (FLOPs + half) / top of the profile's dtype, and no less than its weight takes to be read; a backward has
 //              two for each product of the forward
-//              in 8 bits (Formats::fp8) at the rate of fp8; and its operands are read and codes written at the streaming rate,
-//              twice read where columns are lines; a weight gradient is made in a tensor of its own and then added
+//              in 8 bits (Formats::fp8) at the rate of fp8, where times are measured as much faster than these as that rate is
+//              than theirs; and its operands are read and codes written at the streaming rate,
+//              twice read where columns are lines, x once for all products that read it (Product::again); a weight gradient is made in a tensor of its own and then added
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
 //   others     bytes read and written at the streaming rate; a backward streams twice as much, plus the tensors that
 //              selective recompute recomputes (GraphCost::rebuilt)

@@ -19,7 +19,7 @@ struct UnitWork {
   std::vector<double> weight_grads = {};
   std::map<std::string, double> attention = {};  ///< FLOPs by site
   std::map<std::string, double> results = {};    ///< FLOPs of products whose result a recompute may keep, by site
-  double streamed = 0;                           ///< bytes that all other operators read and write
+  double streamed = 0;                           ///< bytes that all other operators read and write in a forward
   int operators = 0;                             ///< number of other operators
   bool backward = true;  ///< it has a backward: it has trained parameters, or a unit before it has
   /// Collectives inside the unit, bytes this rank sends in one forward and in one backward. Those of kind "ring"
@@ -44,13 +44,16 @@ using WorkTable = std::map<std::string, UnitWork>;  ///< by UnitSpec::kind
 struct Product {
   double rows = 0, in = 0, out = 0;
   bool streams = false;  ///< of a block's 16-bit stream: in 8 bits where the plan says so (Formats::fp8)
+  bool again = false;    ///< the product before it has the same x, and made its codes of 8 bits
 };
 
 /// Operators of one kind, all of them together.
 struct Streams {
-  double bytes = 0;  ///< read and written in a forward
+  double bytes = 0;  ///< read and written
   int operators = 0;
 };
+/// The kind of their backward.
+inline std::string of_backward(const std::string& kind) { return kind + " backward"; }
 
 /// Each entry stands for one of UnitWork's, in the same order.
 struct UnitSignatures {
@@ -58,7 +61,8 @@ struct UnitSignatures {
   std::vector<Product> weight_grads = {};                      ///< those of products whose weights are trained
   std::map<std::string, Product> results = {};                 ///< by site
   std::map<std::string, std::array<double, 2>> segments = {};  ///< of attention by site: queries and keys of a sample
-  std::map<std::string, Streams> kinds = {};                   ///< operators between products, by kind
+  /// Operators between products, by kind, and those of their backward; a kind without: twice the bytes of a forward.
+  std::map<std::string, Streams> kinds = {};
 };
 
 using SignatureTable = std::map<std::string, UnitSignatures>;  ///< by UnitSpec::kind

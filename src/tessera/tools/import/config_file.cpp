@@ -11,7 +11,6 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/toml_text.h"
-#include "tessera/tools/import/python_config.h"
 
 namespace tessera::tools {
 

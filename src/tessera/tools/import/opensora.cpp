@@ -12,7 +12,6 @@
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/import/python_config.h"
 
 namespace tessera::tools {
 

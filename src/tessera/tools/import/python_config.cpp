@@ -1,4 +1,4 @@
-#include "tessera/tools/import/python_config.h"
+#include "tessera/tools/import/config_file.h"
 
 #include <algorithm>
 #include <charconv>

@@ -440,6 +440,19 @@ void averages(Translator& t) {
   if (t.has(rate) && !on) t.imply(rate, "no average is kept");
 }
 
+/// A number is the start of the second of two chunks.
+void chunks(Translator& t, const Given& g) {
+  std::vector<std::string> starts = items_of(g.value);
+  if (starts.empty() || is_false(g.value)) return t.imply(g.name, "a clip has one timestep");
+  if (starts.size() == 1 && starts[0] != "0") starts.insert(starts.begin(), "0");
+  if (starts.size() == 1) return t.imply(g.name, "a clip of one chunk has one timestep");
+  t.set("diffusion.chunks", list_of(starts), {g.name});
+}
+
+void first_frame_noise(Translator& t, const Given& g) {
+  t.set("diffusion.first_frame_noise", is_false(g.value) ? "0" : g.value, {g.name});
+}
+
 void sprint(Translator& t, const Given& g) { t.refuse(g.name, kSprint); }
 
 void resample(Translator& t, const Given& g) {
@@ -472,6 +485,8 @@ void sana_together(Translator& t) {
 const Dialect& sana_config() {
   static const Dialect dialect = dialect_of("sana", "config", sana_together,
                                             {{"autoencoder", plain(autoencoder)},
+                                             {"chunks", plain(chunks)},
+                                             {"first_frame_noise", plain(first_frame_noise)},
                                              {"fsdp", plain(fsdp)},
                                              {"instruction", plain(instruction)},
                                              {"latents", plain(latents)},

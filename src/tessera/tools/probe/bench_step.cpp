@@ -53,6 +53,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   request.planner.global_batch = mesh.dp_size();
   request.planner.recompute_units = options.recompute;
   request.planner.compute = request.planner.param_dtype = options.compute;  // as "auto" of plan.param_dtype
+  request.planner.fp8 = options.fp8;
   request.planner.attention = options.attention.value_or(usual_attention());
   request.planner.grad = options.grad, request.planner.states.moments = options.moments;
   if (!options.plan.empty()) {

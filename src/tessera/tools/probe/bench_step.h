@@ -26,7 +26,8 @@ struct BenchOptions {
   std::string profile = "cpu";  ///< rates for the planner: a shipped name or a file
   std::string device = "cpu";   ///< as run.device
   DType compute =
-      DType::f32;  ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own, and of
+      DType::f32;    ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own, and of
+  bool fp8 = false;  ///< linears of blocks multiply in 8 bits; `compute` then is bf16
   std::optional<plan::Attention> attention;     ///< plan.attention; none: as "auto"
   DType grad = DType::f32;                      ///< plan.grad_dtype
   plan::Moments moments = plan::Moments::fp32;  ///< and plan.moments

@@ -343,6 +343,36 @@ Rate rate_of_products(Clock& clock, const Sizes& sizes, at::ScalarType type) {
   return through(measure(sizes.products[0]), measure(sizes.products[1]));
 }
 
+/// The same of codes of 8 bits that are there already: what quantises them is counted by the bytes that it streams.
+Rate rate_of_fp8(Clock& clock, const Sizes& sizes) {
+  const auto measure = [&](const ProductSize& size) {
+    const auto& kernels = ops::kernels(normal({1}));
+    const auto lines = [&](int64_t count, int64_t length, at::ScalarType format) {
+      return kernels.fp8_lines(normal({count, length}, at::kBFloat16), format, /*turned=*/false, /*gelu=*/false);
+    };
+    constexpr at::ScalarType kForward = at::kFloat8_e4m3fn, kGradient = at::kFloat8_e5m2;
+    const ops::Fp8Lines x = lines(size.rows, size.in, kForward), w = lines(size.out, size.in, kForward),
+                        dy = lines(size.rows, size.out, kGradient), w_columns = lines(size.in, size.out, kForward),
+                        dy_columns = lines(size.out, size.rows, kGradient),
+                        x_columns = lines(size.in, size.rows, kForward);
+    const Tensor dw = normal({size.out, size.in});
+    const double seconds = clock.seconds([&] {
+      kernels.fp8_product(x, w, Tensor(), at::kBFloat16);
+      kernels.fp8_product(dy, w_columns, Tensor(), at::kBFloat16);
+      kernels.fp8_product_into(dw, dy_columns, x_columns, /*add=*/false);
+    });
+    return Point{2.0 * static_cast<double>(size.rows * size.in * size.out), seconds / 3};
+  };
+  return through(measure(sizes.products[0]), measure(sizes.products[1]));
+}
+
+/// Whether the GPU of this process multiplies 8-bit floats.
+bool has_fp8() {
+  if (!device::used()) return false;
+  const std::string chip = device::used()->properties(device::here().index()).chip;
+  return chip.starts_with("sm_") && std::atoi(chip.c_str() + 3) >= 89;
+}
+
 void rates_of_attention(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes, const Sizes::OfType& of,
                         plan::Attention kernel) {
   const ops::AttentionScope scope(kernel);
@@ -430,6 +460,7 @@ void measure_rates(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes
     device.gemm[rates_of(of.type)] = rate_of_products(clock, sizes, of.type);
     for (const plan::Attention kernel : kernels_of(of.type)) rates_of_attention(device, clock, sizes, of, kernel);
   }
+  if (has_fp8()) device.gemm["fp8"] = rate_of_fp8(clock, sizes);
   device.stream = rate_of_operators(clock, sizes);
   updates(device, clock, sizes);
 }

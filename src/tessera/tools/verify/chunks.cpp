@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/diffusion/distillation.h"
-#include "tessera/models/common/row_parts.h"
+#include "tessera/models/common/golden_case.h"
 #include "tessera/tools/verify/step_network.h"
 
 namespace tessera::tools {
@@ -14,14 +14,6 @@ namespace {
 using at::Tensor;
 using Outputs = StepNetwork::Outputs;
 using GradientsByName = std::map<std::string, Tensor>;
-
-/// Where chunks of `base` frames begin, and the end; the first takes what is left over.
-std::vector<int64_t> chunk_bounds(int64_t frames, int64_t base) {
-  std::vector<int64_t> bounds = {0};
-  for (int64_t at = base + frames % base; at < frames; at += base) bounds.push_back(at);
-  bounds.push_back(frames);
-  return bounds;
-}
 
 /// The settings of a case.
 struct ChunkRule {
@@ -58,7 +50,7 @@ class ChunkCase {
         bound_(context.bound("out")) {}
 
   void check() {
-    const std::vector<int64_t> bounds = chunk_bounds(file_.tensor("in.noisy").size(2), rule_.base);
+    const std::vector<int64_t> bounds = net::chunk_bounds(file_.tensor("in.noisy").size(2), rule_.base);
     file_.compare("out.sigmas", at::tensor(rule_.sigmas, at::kDouble).to(at::kFloat), bound_);
     file_.compare("out.chunks", whole_numbers(bounds), 0.0);
     check_cached("cached", bounds, rule_.reach);
@@ -82,7 +74,7 @@ class ChunkCase {
   }
   /// A pass that leaves what later chunks read.
   void store(net::History& history, const std::vector<net::Sample>& samples) {
-    net::History::Sites left;
+    net::History::Left left;
     history.storing = &left;
     network_.forward(samples);
     history.storing = nullptr;
@@ -153,7 +145,7 @@ class ChunkCase {
     const Tensor noise = file_.tensor("in.rollout.noise"), target = file_.tensor("in.rollout.target"),
                  exits = file_.tensor("in.rollout.exit");
     check_input(noise.size(0) == 1, "verify", file_.label() + ": in.rollout.noise has more than one clip");
-    const std::vector<int64_t> bounds = chunk_bounds(noise.size(2), rule_.base);
+    const std::vector<int64_t> bounds = net::chunk_bounds(noise.size(2), rule_.base);
     const auto history = std::make_shared<net::History>();
     history->reach = rule_.reach;
     network_.follow(history);
@@ -231,9 +223,9 @@ class ChunkCase {
           for (int64_t h = 0; h < heads; ++h) shapes.emplace_back(name_of(s, h), std::vector<int64_t>{d + 1, d});
           shapes.emplace_back(name_of(s, -1), std::vector<int64_t>{frame.size(3), frame.size(1)});
         }
-        const auto states = history.finished[c].find(blocks[b] + ".attn"),
-                   rows = history.finished[c].find(blocks[b] + ".mlp.t_rows");
-        if (slice.count > 0 && states != history.finished[c].end() && rows != history.finished[c].end())
+        const net::History::Left& left = history.finished[c];
+        const auto states = left.states.find(blocks[b] + ".attn"), rows = left.frames.find(blocks[b] + ".mlp.t_rows");
+        if (slice.count > 0 && states != left.states.end() && rows != left.frames.end())
           for (int64_t s = 0; s < slice.count; ++s) {
             const Tensor own = states->second[s];
             for (int64_t h = 0; h < own.size(0); ++h)

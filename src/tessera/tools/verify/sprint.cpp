@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/diffusion/distillation.h"
-#include "tessera/models/common/row_parts.h"
+#include "tessera/models/common/golden_case.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/step_network.h"
 

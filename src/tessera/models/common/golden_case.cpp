@@ -1,4 +1,4 @@
-#include "tessera/models/common/row_parts.h"
+#include "tessera/models/common/golden_case.h"
 
 #include <map>
 

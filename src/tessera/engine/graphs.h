@@ -1,0 +1,63 @@
+#pragma once
+// Training steps as graphs of the device: what the lanes were given up to the norm is captured once, and from then on one call
+// gives it to the device again, where launches would take the host longer than the device takes for the work.
+//
+//   StepGraphs graphs(interpreter, lanes);
+//   if (!graphs.run(shared)) lanes.run(shared, 0, norm);      // the instructions before the norm
+//
+// [Note: what a graph repeats] A graph has the addresses and the numbers that kernels were given when it was captured. Parameters,
+// states, gradients and slots stay where they are while a program runs, and temporaries get the same places again, which a
+// graph holds while it works (Meter::Claim). Samples are brought to the same page-locked memory. Numbers that the host knows
+// are the same where the micro-batches have the same form: sizes, samples, segments, and the weights of losses. So there is a
+// graph for each form (buckets, lengths of captions), captured when a form comes for the second time: the first time
+// libraries set themselves up. Updates are not part of it: their rates, clip factors and random numbers are new in each step.
+#include <deque>
+
+#include "tessera/engine/lanes.h"
+
+namespace tessera::engine {
+
+class StepGraphs {
+ public:
+  StepGraphs(Interpreter& interpreter, Lanes& lanes) : interpreter_(interpreter), lanes_(lanes) {}
+  ~StepGraphs() { clear(); }
+  StepGraphs(const StepGraphs&) = delete;
+
+  /// Whether steps of the program can be graphs (plan::graphs_absence), on this machine.
+  bool takes(const plan::Program& program);
+  /// Gives the device the step's instructions before its norm, as a graph; false: they are to be run.
+  bool run(const std::shared_ptr<ScheduleRun>& shared);
+  /// Before addresses change.
+  void clear();
+  /// What a log should say since the last call: "captured the steps of 4096 tokens ... as a graph of 512 nodes".
+  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
+  /// Steps that were captured, and that were repeated.
+  int64_t captured() const { return captured_; }
+  int64_t repeated() const { return repeated_; }
+
+ private:
+  struct Step {
+    plan::ProgramPtr program;
+    std::string form;
+    device::Graph graph = nullptr;  // null: its form was seen once
+    Meter::Pool pool = {};
+    std::vector<Brought> brought = {};
+    StepNumbers::Given given = {};
+    const void* uploads = nullptr;
+  };
+  Step& find(const plan::ProgramPtr& program, std::string form, bool& fresh);
+  void capture(const std::shared_ptr<ScheduleRun>& shared, Step& step);
+  void launch(ScheduleRun& run, const Step& step);
+  void forget(Step& step);
+  void tell(std::string news) { news_.push_back(std::move(news)); }
+
+  Interpreter& interpreter_;
+  Lanes& lanes_;
+  std::deque<Step> steps_;  // the one that came last is the first
+  std::vector<std::string> news_;
+  int64_t captured_ = 0, repeated_ = 0;
+  int forms_ = 0;  // since the last that came again
+  bool told_forms_ = false, told_taken_ = false, told_absence_ = false;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,204 @@
+// The step of a student of few steps whose clips are matched with its teacher's (DMD2: Yin et al. 2024), and that of its
+// critic, which learns the scores of those clips. Both make the clips as samples of the student are made, up to a step
+// that is drawn, and without a gradient: the student trains in that step alone. Of the three networks, which share
+// layout, slots and programs as experts do, the teacher has no states.
+//
+//   const std::unique_ptr<ExpertSchedule> schedule = make_matching_schedule(job, recipe, data, rank);
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/diffusion/sampler.h"
+#include "tessera/train/expert_schedule.h"
+
+namespace tessera::train {
+
+namespace {
+
+using at::Tensor;
+using Clips = std::map<int64_t, Tensor>;  // by place
+
+constexpr size_t kStudent = 0, kCritic = 1, kTeacher = 2;
+/// Between which the scores are compared.
+constexpr double kLeastTime = 20, kMostTime = 980;
+
+class Matching final : public ExpertSchedule {
+ public:
+  using ExpertSchedule::ExpertSchedule;
+
+  void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
+                  plan::Programs programs) override {
+    ExpertSchedule::begin_part(part, plan, model, std::move(programs));
+    check_input(noise(kStudent).timesteps.least_noise == 0, "distill.method",
+                "this family's clips keep noise at timestep 0, and a student's have none",
+                "distil a model of another family");
+  }
+
+  std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
+                                 engine::Engine& engine) override {
+    begin_step(visit.step);
+    const plan::ProgramPtr& program = programs_.step(visit.pending, static_cast<int>(expert_));
+    ExpertPass pass;
+    pass.pass = {.program = program, .step = visit.step, .expert = expert_};
+    pass.data = {.plan = &program->plan,
+                 .samples = &made_,
+                 .places = own_places(),
+                 .batch = data().batch(own_step_),
+                 .step = own_step_};
+    made_ = samples;
+    const Rollout exit = made_clips(samples, visit.step, engine);
+    if (expert_ == kCritic)
+      follow(samples, exit);
+    else
+      match(samples, exit, engine);
+    return {pass};
+  }
+
+ private:
+  /// Of a student's steps, and what its clips are compared at.
+  struct Rollout {
+    double sigma = 0;
+    Clips input, velocity;  ///< of the step at which it exits
+    Clips clean;            ///< where that leads
+    Clips noise, noisy;     ///< of the scores
+  };
+
+  const recipe::Recipe::Distill& distill() const { return now_->distill; }
+  static double time_of(const diffusion::TrainingSample& sample) {
+    return std::clamp(sample.input.t, kLeastTime, kMostTime);
+  }
+
+  /// The sample with another latent, timestep and target.
+  static std::shared_ptr<const diffusion::TrainingSample> with(const diffusion::TrainingSample& sample, const Tensor& x,
+                                                               double t, const Tensor& target, double weight) {
+    auto made = std::make_shared<diffusion::TrainingSample>(sample);
+    made->input.x = x, made->input.t = t, made->velocity = target, made->form = {};
+    made->weight = sample.weight * weight;
+    if (made->unguided) made->unguided->x = x, made->unguided->t = t;
+    return made;
+  }
+
+  /// The `number`-th noise of a sample in a step; the draws of its own noise are others.
+  Tensor noise_at(int64_t step, int64_t place, int64_t number, const Tensor& like) const {
+    const Tensor drawn = at::empty(like.sizes(), at::kFloat);
+    const auto count = static_cast<size_t>(drawn.numel());
+    RandomKey(static_cast<uint64_t>(now_->run.seed), Purpose::noise, static_cast<uint64_t>(step),
+              static_cast<uint64_t>(place))
+        .normal(drawn.mutable_data_ptr<float>(), static_cast<uint64_t>(number) * count, count);
+    return drawn;
+  }
+
+  /// What a network says of each of the samples of `made_`, as a velocity.
+  Clips said(size_t network, int64_t step, engine::Engine& engine, diffusion::Asked asked = diffusion::Asked::base) {
+    engine.swap(network);
+    diffusion::TrainingSamples shown;
+    for (const auto& [place, sample] : made_) {
+      auto as_asked = std::make_shared<diffusion::TrainingSample>(*sample);
+      if (asked == diffusion::Asked::unguided) as_asked->input = *sample->unguided;
+      shown[place] = std::move(as_asked);
+    }
+    diffusion::FlowMatching packer(*model_, rank_);
+    packer.begin({.plan = &plan(),
+                  .samples = &shown,
+                  .places = own_places(),
+                  .batch = data().batch(own_step_),
+                  .step = own_step_});
+    Clips clips;
+    for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
+      const net::Batch batch = packer.inputs(static_cast<int>(micro));
+      const Tensor rows = engine.forward(programs_.base, {batch}, step)[0].to(at::kFloat);
+      const engine::Meter::Scope host(engine::Part::host);
+      std::vector<Tensor> values = model_->unpack(rows, batch);
+      for (size_t s = 0; s < values.size(); ++s)
+        clips[static_cast<int64_t>(batch.tokens.samples[s])] = std::move(values[s]);
+    }
+    return clips;
+  }
+
+  /// Backward simulation: the student's sampler up to the step that was drawn.
+  Rollout made_clips(const diffusion::TrainingSamples& samples, int64_t step, engine::Engine& engine) {
+    const int64_t steps = distill().steps,
+                  last = diffusion::drawn_exit(static_cast<uint64_t>(now_->run.seed), step, steps);
+    const std::vector<double> sigmas = diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
+    Rollout exit;
+    for (int64_t k = 0; k <= last; ++k) {
+      exit.sigma = sigmas[static_cast<size_t>(k)];
+      {
+        const engine::Meter::Scope host(engine::Part::host);
+        for (const auto& [place, sample] : samples) {
+          const Tensor noise = noise_at(step, place, k, sample->velocity);
+          exit.input[place] = k == 0 ? noise : (1 - exit.sigma) * exit.clean.at(place) + exit.sigma * noise;
+          made_[place] = with(*sample, exit.input[place], 1000 * exit.sigma, sample->velocity, 1);
+        }
+      }
+      exit.velocity = said(kStudent, step, engine);
+      const engine::Meter::Scope host(engine::Part::host);
+      for (const auto& [place, velocity] : exit.velocity)
+        exit.clean[place] = exit.input.at(place) - exit.sigma * velocity;
+    }
+    const engine::Meter::Scope host(engine::Part::host);
+    for (const auto& [place, clean] : exit.clean) {
+      const double sigma = time_of(*samples.at(place)) / 1000;
+      exit.noise[place] = noise_at(step, place, steps, clean);
+      exit.noisy[place] = (1 - sigma) * clean + sigma * exit.noise[place];
+    }
+    return exit;
+  }
+
+  /// The critic's step: flow matching on the student's clips.
+  void follow(const diffusion::TrainingSamples& samples, const Rollout& exit) {
+    const engine::Meter::Scope host(engine::Part::host);
+    for (const auto& [place, clean] : exit.clean) {
+      const diffusion::TrainingSample& sample = *samples.at(place);
+      made_[place] = with(sample, exit.noisy.at(place), time_of(sample), exit.noise.at(place) - clean, 1);
+    }
+  }
+
+  /// The student's step: x = x_t - sigma u has the gradient of matching_loss() at x where the error of its prediction u is
+  /// half of sigma^2 (u - target)^2 with the target u + d / sigma.
+  void match(const diffusion::TrainingSamples& samples, const Rollout& exit, engine::Engine& engine) {
+    const int64_t step = step_;
+    {
+      const engine::Meter::Scope host(engine::Part::host);
+      for (const auto& [place, clean] : exit.clean) {
+        const diffusion::TrainingSample& sample = *samples.at(place);
+        made_[place] = with(sample, exit.noisy.at(place), time_of(sample), sample.velocity, 1);
+      }
+    }
+    const Clips fake = said(kCritic, step, engine);
+    Clips real = said(kTeacher, step, engine), without;
+    if (distill().guided()) without = said(kTeacher, step, engine, diffusion::Asked::unguided);
+    // The critic's states stayed where they are while the teacher, which has none, took its place (Store::swap_with).
+    engine.swap(kCritic);
+    const engine::Meter::Scope host(engine::Part::host);
+    for (const auto& [place, clean] : exit.clean) {
+      const diffusion::TrainingSample& sample = *samples.at(place);
+      if (!without.empty()) real[place] = without[place] + sample.guidance * (real[place] - without[place]);
+      const double sigma = time_of(sample) / 1000;
+      const auto end = [&](const Tensor& velocity) { return exit.noisy.at(place) - sigma * velocity; };
+      const diffusion::MatchingLoss loss =
+          diffusion::matching_loss(clean, end(fake.at(place)), end(real.at(place)), {});
+      const Tensor target = exit.velocity.at(place) + (loss.d / exit.sigma).to(at::kFloat);
+      made_[place] = with(sample, exit.input.at(place), 1000 * exit.sigma, target, exit.sigma * exit.sigma / 2);
+    }
+  }
+
+  void begin_step(int64_t step) {
+    step_ = step;
+    expert_ = expert_order_.expert(step);
+    own_step_ = expert_order_.own_step(step);
+    metrics_ = {};
+  }
+
+  int64_t step_ = 0;                 // of the run
+  diffusion::TrainingSamples made_;  // of the pass
+};
+
+}  // namespace
+
+std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
+                                                       const std::vector<prepare::StageData>& data, int rank) {
+  return std::make_unique<Matching>(experts, recipe, data, rank);
+}
+
+}  // namespace tessera::train
