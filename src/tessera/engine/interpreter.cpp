@@ -104,7 +104,7 @@ bool counts_fp8(const ScheduleRun& run) { return run.plan().fp8 && run.step % kF
 
 void Interpreter::begin_step(const ScheduleRun& run) {
   input_grads_.assign(run.schedule().micros, {});
-  numbers_.begin(counts_fp8(run));
+  numbers_.begin(counts_fp8(run), !run.frozen());
 }
 
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result

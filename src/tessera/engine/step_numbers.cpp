@@ -1,5 +1,7 @@
 #include "tessera/engine/step_numbers.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/ops/ranges.h"
@@ -43,11 +45,12 @@ void StepNumbers::reserve() {
   host_.reserve(bytes() + kMore);
 }
 
-void StepNumbers::begin(bool counts_fp8) {
+void StepNumbers::begin(bool counts_fp8, bool trains) {
   if (!data_) reserve();
   counts_fp8_ = counts_fp8;
   if (counts_fp8) at(count_ + 2 * kCompressed, count_ + 2 * kCompressed + store_.units() * ops::kFp8Counts).zero_();
-  added_.assign(first_.size(), false);
+  added_.assign(first_.size(), !trains);
+  if (!trains) at(0, count_).zero_(), std::ranges::fill(of_offloaded_, 0);
   compression_error_.squares = at(count_, count_ + 2 * kCompressed).view({kCompressed, 2});
 }
 
@@ -68,8 +71,7 @@ StepNumbers::Given StepNumbers::give(net::Objective& objective) {
     if (!added_[static_cast<size_t>(u)]) add(u, store_.grad(u));
   const Tensor more = objective.numbers();
   const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double),
-                own = count_ + 2 * compression_error_.unread,
-                lost = counts_fp8_ ? store_.units() * ops::kFp8Counts : 0;
+                own = count_ + 2 * compression_error_.unread, lost = counts_fp8_ ? store_.units() * ops::kFp8Counts : 0;
   host_.reserve((own + extra + lost) * each);
   auto* found = reinterpret_cast<double*>(host_.at(0));
   ops::enqueue_copy(at::from_blob(found, {own}, at::kDouble), at(0, own));

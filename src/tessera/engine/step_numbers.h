@@ -33,8 +33,8 @@ class StepNumbers {
   StepNumbers(const StepNumbers&) = delete;
 
   /// A step begins. The first one takes memory of the device, beside what the plan counts. `counts_fp8`: its units count what
-  /// products in 8 bits lose.
-  void begin(bool counts_fp8);
+  /// products in 8 bits lose. Without `trains` there are no gradients, and the norm is 0.
+  void begin(bool counts_fp8, bool trains = true);
   /// The unit's share of the norm. Lanes may add those of different units at once.
   void add(int unit, const Tensor& gradient);
   /// How many numbers are on their way to the host: of the step, of the objective, and of what 8 bits lost.

@@ -512,88 +512,9 @@ const Needs kConsistent = {[](const Facts& f) { return f.recipe.distill.consiste
 const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); },
                         "it belongs to distill.method = \"dmd\""};
 
-/// Those of a student whose clips are matched with its teacher's.
-std::vector<Setting> matching_settings() {
+/// Those of a student that heads judge.
+std::vector<Setting> judge_settings() {
   return {
-      {"distill.critic",
-       Kind::text,
-       "",
-       "weights that the critic begins with, as model.path; empty: the teacher's",
-       weights_path<&Recipe::distill, &Recipe::Distill::critic>,
-       {.needs = {kMatches}}},
-      {"distill.critic_steps",
-       Kind::integer,
-       "5",
-       "steps of the critic after each step of the student; run.steps counts both",
-       distill<&Recipe::Distill::critic_steps>,
-       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
-      {"distill.critic_lr",
-       Kind::number,
-       "0",
-       "learning rate of the critic, along the same schedule; 0: train.lr",
-       distill<&Recipe::Distill::critic_lr>,
-       {.range = at_least(0), .needs = {kMatches}, .in_stages = true}},
-      {"distill.steps",
-       Kind::integer,
-       "4",
-       "steps in which the student makes a clip, evenly spaced before diffusion.shift, as the sampler lcm has them",
-       distill<&Recipe::Distill::steps>,
-       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
-  };
-}
-
-}  // namespace
-
-std::vector<Setting> distill_settings() {
-  std::vector<Setting> rows = {
-      {"distill.method",
-       Kind::choice,
-       "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step (SANA-Sprint), and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
-       distill<&Recipe::Distill::method>,
-       {.choices = "none|scm|scm_ladd|dmd"}},
-      {"distill.teacher",
-       Kind::text,
-       "",
-       "weights of the teacher, as model.path; a model of the same sizes; of scm one whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
-       weights_path<&Recipe::distill, &Recipe::Distill::teacher>,
-       {.needs = {kDistils}}},
-      {"distill.logvar",
-       Kind::choice,
-       "true",
-       "whether the student learns how much a sample weighs in the loss by its time and guidance",
-       distill<&Recipe::Distill::logvar>,
-       {.choices = "true|false", .needs = {kConsistent}}},
-      {"distill.guidance",
-       Kind::list,
-       "4,4.5,5",
-       "strengths of the teacher's guidance, of which each sample draws one, and a student of scm is told it; the first of 1 or less: without",
-       read_strengths,
-       {.needs = {kDistils}}},
-      {"distill.sigma_data",
-       Kind::number,
-       "0.5",
-       "standard deviation that the data are taken to have",
-       distill<&Recipe::Distill::sigma_data>,
-       {.range = above(0), .needs = {kConsistent}}},
-      {"distill.logit_mean",
-       Kind::number,
-       "0.2",
-       "mean of the normal numbers n from which angles are drawn, atan(2 exp(n))",
-       distill<&Recipe::Distill::logit_mean>,
-       {.needs = {kConsistent}, .in_stages = true}},
-      {"distill.logit_std",
-       Kind::number,
-       "1.6",
-       "their standard deviation",
-       distill<&Recipe::Distill::logit_std>,
-       {.range = above(0), .needs = {kConsistent}, .in_stages = true}},
-      {"distill.tangent_warmup",
-       Kind::integer,
-       "4000",
-       "steps over which the tangent's share of the loss grows from none to all",
-       distill<&Recipe::Distill::tangent_warmup>,
-       {.range = at_least(0), .needs = {kConsistent}, .in_stages = true}},
       {"distill.head_blocks",
        Kind::list,
        "2,8,14,19",
@@ -661,8 +582,93 @@ std::vector<Setting> distill_settings() {
        judge<&Judge::logit_std>,
        {.range = above(0), .needs = {kJudges}, .in_stages = true}},
   };
-  const std::vector<Setting> matching = matching_settings();
-  rows.insert(rows.end(), matching.begin(), matching.end());
+}
+
+/// Those of a student whose clips are matched with its teacher's.
+std::vector<Setting> matching_settings() {
+  return {
+      {"distill.critic",
+       Kind::text,
+       "",
+       "weights that the critic begins with, as model.path; empty: the teacher's",
+       weights_path<&Recipe::distill, &Recipe::Distill::critic>,
+       {.needs = {kMatches}}},
+      {"distill.critic_steps",
+       Kind::integer,
+       "5",
+       "steps of the critic after each step of the student; run.steps counts both",
+       distill<&Recipe::Distill::critic_steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+      {"distill.critic_lr",
+       Kind::number,
+       "0",
+       "learning rate of the critic, along the same schedule; 0: train.lr",
+       distill<&Recipe::Distill::critic_lr>,
+       {.range = at_least(0), .needs = {kMatches}, .in_stages = true}},
+      {"distill.steps",
+       Kind::integer,
+       "4",
+       "steps in which the student makes a clip, evenly spaced before diffusion.shift, as the sampler lcm has them",
+       distill<&Recipe::Distill::steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+  };
+}
+
+}  // namespace
+
+std::vector<Setting> distill_settings() {
+  std::vector<Setting> rows = {
+      {"distill.method",
+       Kind::choice,
+       "none",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step, and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
+       distill<&Recipe::Distill::method>,
+       {.choices = "none|scm|scm_ladd|dmd"}},
+      {"distill.teacher",
+       Kind::text,
+       "",
+       "weights of the teacher, as model.path; a model of the same sizes; of scm one whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
+       weights_path<&Recipe::distill, &Recipe::Distill::teacher>,
+       {.needs = {kDistils}}},
+      {"distill.logvar",
+       Kind::choice,
+       "true",
+       "whether the student learns how much a sample weighs in the loss by its time and guidance",
+       distill<&Recipe::Distill::logvar>,
+       {.choices = "true|false", .needs = {kConsistent}}},
+      {"distill.guidance",
+       Kind::list,
+       "4,4.5,5",
+       "strengths of the teacher's guidance, of which each sample draws one, and a student of scm is told it; the first of 1 or less: without",
+       read_strengths,
+       {.needs = {kDistils}}},
+      {"distill.sigma_data",
+       Kind::number,
+       "0.5",
+       "standard deviation that the data are taken to have",
+       distill<&Recipe::Distill::sigma_data>,
+       {.range = above(0), .needs = {kConsistent}}},
+      {"distill.logit_mean",
+       Kind::number,
+       "0.2",
+       "mean of the normal numbers n from which angles are drawn, atan(2 exp(n))",
+       distill<&Recipe::Distill::logit_mean>,
+       {.needs = {kConsistent}, .in_stages = true}},
+      {"distill.logit_std",
+       Kind::number,
+       "1.6",
+       "their standard deviation",
+       distill<&Recipe::Distill::logit_std>,
+       {.range = above(0), .needs = {kConsistent}, .in_stages = true}},
+      {"distill.tangent_warmup",
+       Kind::integer,
+       "4000",
+       "steps over which the tangent's share of the loss grows from none to all",
+       distill<&Recipe::Distill::tangent_warmup>,
+       {.range = at_least(0), .needs = {kConsistent}, .in_stages = true}},
+  };
+  for (const std::vector<Setting>& more : {judge_settings(), matching_settings()})
+    rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 

@@ -16,6 +16,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
+#include "tessera/job/optimiser.h"
 #include "tessera/net/passes.h"
 #include "tessera/train/gate_schedule.h"
 #include "tessera/train/heads.h"
@@ -84,7 +85,11 @@ class Distillation final : public ExpertSchedule {
     if (!recipe.distill.judges()) return;
     needs_spares_ = true;
     const std::vector<int> peers = ranks.mesh.group(ranks.rank(), {Axis::dp_replicate, Axis::dp_shard});
-    heads_.emplace(recipe, recipe.distill.judge.blocks.size(), width_of_blocks(*job.model), device::here(),
+    const Heads::Rules rules{.loss = {.hinge = recipe.distill.judge.hinge, .r1_weight = recipe.distill.judge.r1_weight},
+                             .clip_norm = recipe.train.clip_norm,
+                             .seed = static_cast<uint64_t>(recipe.run.seed)};
+    heads_.emplace(job::optimiser_of(recipe, {.optimizer = recipe.plan.states.optimizer}), rules,
+                   Heads::Shape{recipe.distill.judge.blocks.size(), width_of_blocks(*job.model)}, device::here(),
                    peers.size() > 1 ? &ranks.comm.group_of("heads", "heads", peers) : nullptr);
     phases_.emplace(networks(recipe), in_turn(2));
   }
@@ -109,7 +114,7 @@ class Distillation final : public ExpertSchedule {
     const bool lesson = heads_ && phases_->trains(kHeads);
     const plan::ProgramPtr& program = lesson ? programs_.exchange : programs_.step(visit.pending);
     ExpertPass pass;
-    pass.pass = {.program = program, .step = visit.step};
+    pass.pass = {.program = program, .step = visit.step, .form = lesson ? &features_ : nullptr};
     pass.data = {.plan = &program->plan,
                  .samples = &samples,
                  .places = own_places(),

@@ -5,7 +5,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/engine/store/meter.h"
-#include "tessera/job/optimiser.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::train {
@@ -18,15 +17,16 @@ constexpr const char* kPrefix = "discriminator.";
 
 }  // namespace
 
-Heads::Heads(const recipe::Recipe& recipe, size_t count, int64_t width, at::Device device, comm::Group* peers)
-    : recipe_(recipe),
-      count_(count),
-      width_(width),
+Heads::Heads(std::unique_ptr<const net::UnitUpdate> optimiser, const Rules& rules, Shape shape, at::Device device,
+             comm::Group* peers)
+    : rules_(rules),
+      count_(shape.count),
+      width_(shape.width),
       device_(device),
       peers_(peers),
-      optimiser_(job::optimiser_of(recipe, {.optimizer = recipe.plan.states.optimizer})) {
+      optimiser_(std::move(optimiser)) {
   const engine::Meter::Scope host(engine::Part::host);
-  values_ = diffusion::initial_heads(count, width, static_cast<uint64_t>(recipe.run.seed));
+  values_ = diffusion::initial_heads(count_, width_, rules.seed);
   int64_t all = 0;
   for (const auto& [name, value] : values_) {
     if (name.ends_with("weight_u") || name.ends_with("weight_v")) continue;
@@ -111,10 +111,6 @@ diffusion::Discriminator Heads::on_device() const {
   return diffusion::Discriminator(std::move(values));
 }
 
-diffusion::AdversarialRule Heads::rule() const {
-  return {.hinge = recipe_.distill.judge.hinge, .r1_weight = recipe_.distill.judge.r1_weight};
-}
-
 void Heads::sum(const Tensor& values) const {
   if (peers_) peers_->all_reduce(values);
 }
@@ -125,7 +121,7 @@ Heads::Told Heads::tell(const Rows& own, const Spread& spread, int64_t tokens) {
   Tensor loss = at::zeros({1}, at::kFloat);
   for (auto& [number, group] : groups) {
     const double share = static_cast<double>(group.size(0)) / static_cast<double>(spread.samples);
-    const diffusion::JudgedLoss told = diffusion::generator_loss(heads, features(group), rule());
+    const diffusion::JudgedLoss told = diffusion::generator_loss(heads, features(group), rules_.loss);
     loss += share * told.loss;
     const engine::Meter::Scope host(engine::Part::host);
     std::vector<Tensor> at;
@@ -144,12 +140,12 @@ Heads::Lesson Heads::learn(const Rows& fakes, const Spread& of_fakes, const Rows
   const auto each = [&](const Groups& groups, const Spread& spread, auto add) {
     heads.follow();
     for (const auto& [number, group] : groups)
-      add(lesson.loss, heads, features(group), rule(),
+      add(lesson.loss, heads, features(group), rules_.loss,
           static_cast<double>(group.size(0)) / static_cast<double>(spread.samples));
   };
   each(fake, of_fakes, diffusion::add_fakes);
   each(real, of_reals, diffusion::add_reals);
-  if (rule().r1_weight > 0) each(real, of_reals, diffusion::add_penalty);
+  if (rules_.loss.r1_weight > 0) each(real, of_reals, diffusion::add_penalty);
 
   const engine::Meter::Scope host(engine::Part::host);
   gradients_.zero_();
@@ -168,7 +164,7 @@ Heads::Lesson Heads::learn(const Rows& fakes, const Spread& of_fakes, const Rows
   if (!lesson.finite) return lesson;
   for (auto& [name, value] : values_)
     if (name.ends_with("weight_u") || name.ends_with("weight_v")) value.copy_(heads.values().at(name).detach());
-  update({.step = ++updates_, .lr = rate, .scale = optim::clip_coefficient(lesson.norm, recipe_.train.clip_norm)});
+  update({.step = ++updates_, .lr = rate, .scale = optim::clip_coefficient(lesson.norm, rules_.clip_norm)});
   return lesson;
 }
 

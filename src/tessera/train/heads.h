@@ -3,7 +3,7 @@
 // They normalise over groups of samples of a step's batch, whatever ranks these are on: a group's features go to one rank,
 // what it tells them comes back, and the heads' gradients are summed over the ranks. So a layout changes nothing.
 //
-//   Heads heads(recipe, blocks, width, device, peers);
+//   Heads heads(job::optimiser_of(recipe, states), rules, {.count = 4, .width = 2240}, device, peers);
 //   const Heads::Told told = heads.tell(features, spread, tokens);              // the student learns
 //   const Heads::Lesson lesson = heads.learn(fakes, of_fakes, reals, of_reals, tokens, rate);
 #include <map>
@@ -13,7 +13,6 @@
 #include "tessera/comm/comm.h"
 #include "tessera/diffusion/distillation.h"
 #include "tessera/net/unit_update.h"
-#include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
 
@@ -36,8 +35,18 @@ class Heads {
     bool finite = true;               ///< else nothing was updated
   };
 
+  struct Rules {
+    diffusion::AdversarialRule loss;
+    double clip_norm = 0;  ///< 0: none
+    uint64_t seed = 0;     ///< of the first weights
+  };
+  struct Shape {
+    size_t count = 0;
+    int64_t width = 0;  ///< numbers of a token
+  };
   /// `peers`: of this rank on the axes of samples; null: it has all of them.
-  Heads(const recipe::Recipe& recipe, size_t count, int64_t width, at::Device device, comm::Group* peers);
+  Heads(std::unique_ptr<const net::UnitUpdate> optimiser, const Rules& rules, Shape shape, at::Device device,
+        comm::Group* peers);
 
   Told tell(const Rows& own, const Spread& spread, int64_t tokens);
   Lesson learn(const Rows& fakes, const Spread& of_fakes, const Rows& reals, const Spread& of_reals, int64_t tokens,
@@ -61,11 +70,10 @@ class Heads {
   Rows scattered(const Groups& groups, const Spread& spread, int64_t tokens) const;
   std::vector<at::Tensor> features(const at::Tensor& group) const;
   diffusion::Discriminator on_device() const;
-  diffusion::AdversarialRule rule() const;
   void sum(const at::Tensor& values) const;
   void update(const net::StepControl& control);
 
-  const recipe::Recipe& recipe_;
+  const Rules rules_;
   const size_t count_;
   const int64_t width_;
   const at::Device device_;
