@@ -185,6 +185,93 @@ TEST(Distillation, EverySettingOfItActs) {
   EXPECT_NE(losses("taught", {"--distill.teacher", shared().out("second") + "/model"}), usual);
 }
 
+Flags judged(const Flags& more = {}) {
+  return student({"--distill.method", "scm_ladd", "--distill.head_blocks", "0,1", "--train.global_batch", "8"}) + more;
+}
+
+TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
+  constexpr int kSteps = 12;
+  const Flags flags = judged({"--run.steps", std::to_string(kSteps)});
+  const auto one = trained("judged-one", flags);
+  ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+  for (size_t s = 0; s < one.size(); ++s)
+    EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
+  EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
+  expect_planned_peaks(one.back(), "judged-one");
+  for (const char* line :
+       {"dp_shard=2", "dp_shard=3", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "dp_shard=1 --train.micro_batch 1",
+        "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);
+    expect_same_losses(one, other, kSteps);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), line);
+  }
+}
+
+TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"tp=2", 2}, {"dp_replicate=1", 1}}) {
+    SCOPED_TRACE(mesh);
+    const std::string planned = shared().out("judged.jsonl"), executed = shared().out("judged-executed.jsonl");
+    const Flags flags = judged({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch",
+                                "2", "--run.out", shared().out(std::string("judged-traced-") + mesh)});
+    const Result p = shared().tessera(Flags{"plan", shared().recipe(), "--schedule", planned} + flags);
+    ASSERT_EQ(p.code, 0) << p.output;
+    EXPECT_NE(p.output.find("discriminator"), std::string::npos) << p.output;
+    const Result t = shared().tessera(
+        Flags{"launch", "-n", std::to_string(ranks), "train", shared().recipe(), "--trace-schedule", executed} + flags);
+    ASSERT_EQ(t.code, 0) << t.output;
+    const auto a = lines_of(planned), b = lines_of(executed);
+    ASSERT_GT(a.size(), 50u);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      ASSERT_EQ(a[i], b[i].substr(0, b[i].find(",\"t0\":")) + (b[i].find(",\"t0\":") == std::string::npos ? "" : "}"))
+          << "line " << i + 1;
+    const Result check = shared().tessera({"plan", "--check", executed});
+    EXPECT_EQ(check.code, 0) << check.output;
+  }
+}
+
+TEST(JudgedStudent, GoesOnToTheBitWithItsHeadsAndAlongTheCurveOnAnotherLayout) {
+  const Flags flags = judged({"--train.optimizer", "came"});
+  const auto whole = trained("judged-whole", flags + Flags{"--run.steps", "8"});
+  trained("judged-parts", flags + Flags{"--run.steps", "5"});  // the heads have the next step
+  fs::copy(shared().out("judged-parts"), shared().out("judged-other"), fs::copy_options::recursive);
+  const auto same = trained("judged-parts", flags + Flags{"--run.steps", "8"});
+  ASSERT_EQ(same.size(), whole.size());
+  for (size_t s = 0; s < whole.size(); ++s) {
+    EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
+    EXPECT_EQ(same[s]["expert"], whole[s]["expert"]) << "step " << s + 1;
+  }
+  const auto other = trained("judged-other", flags + Flags{"--run.steps", "8", "--mesh", "dp_shard=2"}, 2);
+  expect_same_curve(whole, other, 8);
+}
+
+TEST(JudgedStudent, EverySettingOfItActs) {
+  const Flags flags = judged({"--run.steps", "4"});
+  const auto losses = [&](const std::string& name, const Flags& more) {
+    std::vector<double> all;
+    for (const auto& step : trained(name, flags + more)) all.push_back(step.at("loss"));
+    return all;
+  };
+  const std::vector<double> usual = losses("judged-usual", {});
+  EXPECT_EQ(losses("judged-again", {}), usual);
+  for (const auto& [key, value] : {std::pair("head_blocks", "1"),
+                                   {"consistency_weight", "0.5"},
+                                   {"adversarial_weight", "1"},
+                                   {"discriminator_loss", "cross_entropy"},
+                                   {"r1_weight", "0.1"},
+                                   {"misaligned", "false"},
+                                   {"own_angles", "false"},
+                                   {"largest_angle", "1.2"},
+                                   {"largest_share", "0"},
+                                   {"judged_mean", "0.5"},
+                                   {"judged_std", "0.3"}})
+    EXPECT_NE(losses(std::string("judged-") + key, {std::string("--distill.") + key, value}), usual)
+        << key << " = " << value;
+}
+
 TEST(Distillation, RefusesWhatItDoesNotHave) {
   const std::pair<Flags, const char*> refused[] = {
       {{"--distill.method", "scm", "--model.preset", "sana-tiny-sprint"}, "distill.teacher"},
@@ -193,6 +280,11 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
       {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
       {student({"--experts.router", "gate"}), "experts"},
       {student({"--plan.update", "just_in_time"}), "teacher"},
+      {judged({"--mesh", "pp=2"}), "mesh.pp"},
+      {judged({"--train.global_batch", "7"}), "train.global_batch"},
+      {judged({"--train.global_batch", "18"}), "groups"},
+      {judged({"--train.optimizer", "muon"}), "train.optimizer"},
+      {judged({"--distill.head_blocks", "0,7"}), "block 7"},
       {student({"--model.config.timestep_scale", "1000"}), "timestep_scale"},
       {student(
            {"--model.preset", "sana-tiny-norms", "--distill.method", "none", "--model.config.model_type", "sprint"}),

@@ -43,6 +43,11 @@ plan::RunSchedules Planned::schedules(int rank) const {
   plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
   if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, run.distils() ? "teacher" : "base", 1);
   if (tangent) all.tangent = plan::compile_forward(*tangent, plan(), rank, "tangent", 1);
+  if (features) {
+    all.features = plan::compile_forward(*features, plan(), rank, "features", 1);
+    all.judged = plan::compile_frozen(*features, plan(), rank, "judged");
+    all.exchange = plan::compile_exchange(spec, plan(), rank);
+  }
   return all;
 }
 
@@ -68,6 +73,9 @@ plan::MemoryCurve Planned::memory(int rank) const {
   for (size_t p = 1; p < by_use.size(); ++p) cover(curve(by_use[p].plan, passes[p - 1]));
   if (tangent)
     cover(plan::memory_curve(*tangent, plan(), all.tangent, rank, all.arena(samples), all.host_arena(samples)));
+  if (features)
+    for (const plan::Schedule* schedule : {&all.features, &all.judged})
+      cover(plan::memory_curve(*features, plan(), *schedule, rank, all.arena(samples), all.host_arena(samples)));
   return most;
 }
 
@@ -83,10 +91,13 @@ void Planned::predict() {
     for (const int64_t samples : plan::asking_base(plan(), which))
       batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
   constexpr double kForwardMode = 2.5;  // of a forward: values and tangents of every product, and more of what is small
-  if (run.distils())
-    for (const int64_t samples : plan::asking_base(plan(), plan::AskBase::any))
-      batches +=
-          (run.teacher_passes + kForwardMode) * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  const auto passes = [&](plan::AskBase which, double each) {
+    for (const int64_t samples : plan::asking_base(plan(), which))
+      batches += each * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  };
+  if (run.distils()) passes(run.judges ? plan::AskBase::clips : plan::AskBase::any, run.teacher_passes + kForwardMode);
+  // The student forward, the teacher forward twice and backward; steps in which heads learn are shorter.
+  if (run.judges) passes(plan::AskBase::twins, 5);
   const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);
@@ -423,6 +434,46 @@ std::shared_ptr<const plan::ModelSpec> measure_tangent(const PlanRequest& reques
   return std::make_shared<const plan::ModelSpec>(std::move(spec));
 }
 
+/// The teacher up to the blocks that have heads: frozen, with gradients of its inputs, laid out as the student.
+std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& request, const plan::Plan& batch,
+                                                        const plan::ModelSpec& student) {
+  const std::lock_guard lock(measuring);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen_up_to_blocks(*request.model, request.judged_blocks);
+  const auto of = [&](int64_t count) {
+    const engine::MeasureOptions options{.input_grad = true,
+                                         .mesh = request.mesh,
+                                         .compute = request.planner.compute,
+                                         .attention = request.planner.attention};
+    const net::Batch largest = representative_batch(request, request.latent, count);
+    plan::ModelSpec spec = engine::measure(units, largest, request.model_name, options);
+    if (engine::has_halos(largest, request.mesh))
+      for (const auto& latent : request.wider)
+        engine::cover(spec, units, representative_batch(request, latent, count), options);
+    spec.targets = 0;
+    for (size_t u = 0; u < units.size(); ++u) spec.units[u].params = student.units[u].params;
+    return spec;
+  };
+  plan::ModelSpec spec = of(batch.micro_batch);
+  for (const int64_t samples : plan::smaller_micro_batches(batch)) spec.smaller.push_back(of(samples));
+  spec.resident = student.resident, spec.between_steps = student.between_steps, spec.swap_piece = student.swap_piece;
+  return std::make_shared<const plan::ModelSpec>(std::move(spec));
+}
+
+/// Their optimiser's states are in fp32.
+diffusion::HeadsBytes heads_of(const PlanRequest& request, const plan::ModelSpec& features) {
+  const auto count = static_cast<int64_t>(request.judged_blocks.size());
+  const int64_t width = features.prediction_row / (4 * count),
+                tokens = representative_batch(request, request.latent, 1).tokens.total();
+  const plan::StatesOf states = plan::states_of({.optimizer = request.planner.states.optimizer});
+  const plan::ParamSpec largest{.name = "heads", .shape = {width, 9 * width}};
+  double bytes = 0;  // of each value
+  for (const plan::StateSpec& state : states(largest))
+    bytes += static_cast<double>(state.values(0, largest.numel()) * size_of(state.type)) /
+             static_cast<double>(largest.numel());
+  return diffusion::heads_bytes(request.judged_blocks.size(), width, tokens, request.planner.global_batch, bytes);
+}
+
 /// A Planned measured for the micro-batches of `batch`, without a plan yet.
 Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   Planned planned;
@@ -451,6 +502,10 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   beside.resident = planned.spec.resident, beside.between_steps = planned.spec.between_steps;
   beside.swap_piece = planned.spec.swap_piece;
   planned.tangent = std::make_shared<const plan::ModelSpec>(std::move(beside));
+  if (!request.run.judges) return planned;
+  planned.features = measure_features(request, batch, planned.spec);
+  planned.heads = heads_of(request, *planned.features);
+  planned.spec.between_steps = std::max(planned.spec.between_steps, planned.heads.activations);
   return planned;
 }
 

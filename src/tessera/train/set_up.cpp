@@ -239,6 +239,7 @@ void make_engine(Run& run, const std::string& trace) {
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = ranks.place.local_world, options.nvme = run.recipe.plan.disk();
   options.graphs = planned.graphs.on;
+  options.frozen_passes = run.recipe.distill.judges();
   if (!trace.empty()) options.trace = trace + ".rank-" + std::to_string(ranks.rank());
   int64_t host = 0;
   for (const planning::PartPlan& p : run.parts->all())
