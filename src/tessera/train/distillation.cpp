@@ -20,7 +20,6 @@
 #include "tessera/net/passes.h"
 #include "tessera/train/gate_schedule.h"
 #include "tessera/train/heads.h"
-#include "tessera/train/phases.h"
 
 namespace tessera::train {
 
@@ -28,7 +27,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr size_t kStudent = 0, kHeads = 1;  // networks of Phases
+constexpr size_t kStudent = 0, kHeads = 1;  // networks of Turns
 /// Numbers of what is drawn beside a pair's own noise and angles (diffusion/training_sample.h).
 constexpr int kFake = 2, kReal = 3, kShifted = 4;
 
@@ -39,18 +38,10 @@ int64_t width_of_blocks(const net::Denoiser& model) {
          static_cast<int64_t>(sizeof(float));
 }
 
-std::vector<TrainedNetwork> networks(const recipe::Recipe& recipe) {
-  TrainedNetwork student{.name = "student",
-                         .expert = 0,
-                         .states = recipe.plan.states,
-                         .rate = recipe.lr_schedule,
-                         .clip = recipe.train.clip_norm};
+Turns turns_of(const recipe::Recipe& recipe) {
+  Turns::Network student{"student", recipe.lr_schedule}, heads{"discriminator", {.lr = recipe.train.lr}};
   student.rate.total_steps = (student.rate.total_steps + 1) / 2;
-  TrainedNetwork heads{.name = "discriminator",
-                       .states = {.optimizer = recipe.plan.states.optimizer},
-                       .rate = {.lr = recipe.train.lr},
-                       .clip = recipe.train.clip_norm};
-  return {student, heads};
+  return Turns({student, heads});
 }
 
 /// Gradients at the teacher's features, which it carries back to its input.
@@ -91,7 +82,7 @@ class Distillation final : public ExpertSchedule {
     heads_.emplace(job::optimiser_of(recipe, {.optimizer = recipe.plan.states.optimizer}), rules,
                    Heads::Shape{recipe.distill.judge.blocks.size(), width_of_blocks(*job.model)}, device::here(),
                    peers.size() > 1 ? &ranks.comm.group_of("heads", "heads", peers) : nullptr);
-    phases_.emplace(networks(recipe), in_turn(2));
+    turns_.emplace(turns_of(recipe));
   }
 
   void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
@@ -111,7 +102,7 @@ class Distillation final : public ExpertSchedule {
     own_step_ = visit.step;
     metrics_ = {};
     targets_.clear(), learned_.clear();
-    const bool lesson = heads_ && phases_->trains(kHeads);
+    const bool lesson = heads_ && turns_->now() == kHeads;
     const plan::ProgramPtr& program = lesson ? programs_.exchange : programs_.step(visit.pending);
     ExpertPass pass;
     pass.pass = {.program = program, .step = visit.step, .form = lesson ? &features_ : nullptr};
@@ -134,14 +125,14 @@ class Distillation final : public ExpertSchedule {
   }
 
   double learning_rate(const ExpertPass& pass) const override {
-    return heads_ ? phases_->rate(kStudent) : ExpertSchedule::learning_rate(pass);
+    return heads_ ? turns_->rate(kStudent) : ExpertSchedule::learning_rate(pass);
   }
 
   void book(const ExpertPass& pass, const Decision& decision, const diffusion::FlowMatching& objective) override {
     ExpertSchedule::book(pass, decision, objective);
     if (!heads_) return;
     const size_t network = pass.trains ? kStudent : kHeads;
-    metrics_.expert = phases_->network(network).name;
+    metrics_.expert = turns_->name(network);
     if (!pass.trains) metrics_.loss = lesson_.loss.loss, metrics_.grad_norm = lesson_.norm, metrics_.lr = heads_rate_;
     const std::string skipped = pass.trains      ? decision.skipped
                                 : lesson_.finite ? ""
@@ -152,14 +143,13 @@ class Distillation final : public ExpertSchedule {
                         "lower train.lr, or set run.on_nan = \"skip\"");
       log::warn("step " + std::to_string(own_step_) + " is skipped, and the heads have the next one: " + skipped);
     }
-    phases_->took(network, skipped.empty());
-    metrics_.expert_step = phases_->turns(network);
-    phases_->end_step();
+    turns_->end_step(skipped.empty());
+    metrics_.expert_step = turns_->taken(network);
   }
 
   void write(int64_t step, checkpoint::Manifest& manifest) const override {
     ExpertSchedule::write(step, manifest);
-    if (heads_) phases_->write(manifest);
+    if (heads_) turns_->write(manifest);
   }
   std::vector<checkpoint::Piece> pieces(engine::Store& store) const override {
     std::vector<checkpoint::Piece> all = ExpertSchedule::pieces(store);
@@ -169,8 +159,8 @@ class Distillation final : public ExpertSchedule {
   void resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) override {
     ExpertSchedule::resume(store, saved);
     if (!heads_) return;
-    phases_->resume(saved.manifest());
-    heads_->resume(saved, phases_->updates(kHeads));
+    turns_->resume(saved.manifest());
+    heads_->resume(saved, turns_->taken(kHeads));
   }
 
  protected:
@@ -486,14 +476,14 @@ class Distillation final : public ExpertSchedule {
       const double angle = judged_angle(place / 2, judge.own_angles ? kReal : kFake);
       return judged(clean_of(*all.at(place)), angle, kReal, place / 2, *all.at(place)).input;
     });
-    heads_rate_ = phases_->rate(kHeads);
+    heads_rate_ = turns_->rate(kHeads);
     lesson_ = heads_->learn(fakes, spread(misaligned(batch) ? 2 : 1), reals, spread(1), tokens_, heads_rate_);
   }
 
   const size_t teacher_;  // behind the experts
   const bool skips_;
   std::optional<Heads> heads_;
-  std::optional<Phases> phases_;
+  std::optional<Turns> turns_;
   engine::OtherForm features_;
   Heads::Lesson lesson_;
   double heads_rate_ = 0;

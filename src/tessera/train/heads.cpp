@@ -14,8 +14,41 @@ using at::Tensor;
 namespace {
 
 constexpr const char* kPrefix = "discriminator.";
+constexpr const char* kTurns = "turns";  // a field of Manifest::extra
 
 }  // namespace
+
+void Turns::end_step(bool updated) {
+  if (!updated) return;
+  ++taken_[now_];
+  now_ = (now_ + 1) % networks_.size();
+}
+
+void Turns::write(checkpoint::Manifest& manifest) const {
+  checkpoint::Json taken = checkpoint::Json::object();
+  for (size_t n = 0; n < networks_.size(); ++n) taken[name(n)] = taken_[n];
+  manifest.extra[kTurns] = {{"next", name(now_)}, {"taken", std::move(taken)}};
+}
+
+void Turns::resume(const checkpoint::Manifest& manifest) {
+  const auto saved = manifest.extra.find(kTurns);
+  check_input(
+      saved != manifest.extra.end(), "run.resume",
+      "the checkpoint of step " + std::to_string(manifest.step) + " does not say which network has the next step",
+      "it is of a run with one trained network: resume with that recipe, or use another run.out");
+  const checkpoint::Json& taken = saved->at("taken");
+  bool found = false;
+  for (size_t n = 0; n < networks_.size(); ++n) {
+    check_input(taken.contains(name(n)), "run.resume",
+                "the checkpoint has no network '" + name(n) + "', which the run trains",
+                "resume with the recipe that it was saved by, or use another run.out");
+    taken_[n] = taken.at(name(n)).get<int64_t>();
+    if (saved->at("next") == name(n)) now_ = n, found = true;
+  }
+  check_input(found, "run.resume",
+              "the checkpoint gives the next step to " + saved->at("next").dump() + ", a network that the run has not",
+              "resume with the recipe that it was saved by, or use another run.out");
+}
 
 Heads::Heads(std::unique_ptr<const net::UnitUpdate> optimiser, const Rules& rules, Shape shape, at::Device device,
              comm::Group* peers)

@@ -13,8 +13,37 @@
 #include "tessera/comm/comm.h"
 #include "tessera/diffusion/distillation.h"
 #include "tessera/net/unit_update.h"
+#include "tessera/recipe/lr_schedule.h"
 
 namespace tessera::train {
+
+/// Whose step it is, of networks that learn against each other: each has one in turn, and has the next one, too, where its
+/// update was skipped. The place is saved.
+class Turns {
+ public:
+  struct Network {
+    std::string name;             ///< in metrics and checkpoints: "student"
+    recipe::LrSchedule rate = {};  ///< over its own turns
+  };
+  explicit Turns(std::vector<Network> networks) : networks_(std::move(networks)), taken_(networks_.size()) {}
+
+  size_t now() const { return now_; }
+  const std::string& name(size_t network) const { return networks_.at(network).name; }
+  /// In the turn that it has or has next.
+  double rate(size_t network) const { return recipe::learning_rate(networks_.at(network).rate, taken(network)); }
+  /// Its turns, each an update.
+  int64_t taken(size_t network) const { return taken_.at(network); }
+  void end_step(bool updated);
+
+  void write(checkpoint::Manifest& manifest) const;
+  /// Throws UserError (input) for a checkpoint without turns, or of other networks.
+  void resume(const checkpoint::Manifest& manifest);
+
+ private:
+  std::vector<Network> networks_;
+  size_t now_ = 0;
+  std::vector<int64_t> taken_;
+};
 
 class Heads {
  public:
