@@ -18,7 +18,9 @@ constexpr double kDrawnSigma = 0.5;
 constexpr double kLeastNorm = 0.1;  // added to the norm of g before it divides
 constexpr double kTimeScale = 1000;
 
-double norm_of(const Tensor& x) { return std::sqrt(x.to(at::kDouble).square().sum().item<double>()); }
+/// Of a tensor without memory, whose bytes are counted, 1.
+double number_of(const Tensor& x) { return x.is_meta() ? 1 : x.item<double>(); }
+double norm_of(const Tensor& x) { return std::sqrt(number_of(x.to(at::kDouble).square().sum())); }
 
 }  // namespace
 
@@ -92,7 +94,8 @@ Tensor unit(const Tensor& x) { return x / std::max(norm_of(x), kLeastLength); }
 Tensor with_neighbours(const Tensor& x, int64_t around) {
   if (around == 0) return x;
   std::vector<Tensor> moved;
-  for (int64_t step = -around; step <= around; ++step) moved.push_back(x.roll(-step, 2));
+  // The meta device has no roll; a product takes the same memory.
+  for (int64_t step = -around; step <= around; ++step) moved.push_back(x.is_meta() ? x * 1 : x.roll(-step, 2));
   return at::stack(moved, 2).flatten(1, 2);
 }
 
@@ -103,7 +106,7 @@ Discriminator::Discriminator(std::map<std::string, Tensor> values) : values_(std
   check_input(heads_ > 0, "diffusion.discriminator", "no head: heads.0.cls.weight_orig is not there");
   for (auto& [name, value] : values_) {
     const bool follows = name.ends_with("weight_u") || name.ends_with("weight_v");
-    value = value.detach().clone().requires_grad_(!follows);
+    value = value.detach().requires_grad_(!follows);
   }
 }
 
@@ -138,7 +141,7 @@ void Discriminator::follow() {
 Tensor Discriminator::convolved(const std::string& name, const Tensor& x) {
   const Tensor& weight = value(name + ".weight_orig");
   const Tensor matrix = weight.flatten(1);
-  const Tensor largest = at::dot(value(name + ".weight_u"), at::mv(matrix, value(name + ".weight_v")));
+  const Tensor largest = (value(name + ".weight_u") * at::mv(matrix, value(name + ".weight_v"))).sum();
   return at::matmul(matrix / largest, with_neighbours(x, weight.size(2) / 2)).contiguous() +
          value(name + ".bias").view({-1, 1});
 }
@@ -191,6 +194,8 @@ std::vector<Tensor> gradients(const Tensor& of, const std::vector<Tensor>& at, b
   return torch::autograd::grad({of}, at, {}, /*retain_graph=*/graph, /*create_graph=*/graph, /*allow_unused=*/true);
 }
 
+Tensor hinge(const Tensor& x) { return at::threshold(x, 0, 0); }
+
 /// Adds the gradients of the part of a loss, and gives its value.
 double add_part(AdversarialLoss& sum, const Discriminator& heads, const Tensor& part) {
   std::vector<Tensor> trained;
@@ -202,7 +207,7 @@ double add_part(AdversarialLoss& sum, const Discriminator& heads, const Tensor& 
     if (!there.defined()) there = at::zeros_like(trained[i]).detach();
     if (found[i].defined()) there = there + found[i].detach();
   }
-  const double value = part.item<double>();
+  const double value = number_of(part);
   sum.loss += value;
   return value;
 }
@@ -214,7 +219,7 @@ JudgedLoss generator_loss(Discriminator& heads, const std::vector<Tensor>& featu
   const std::vector<Tensor> leaves = with_gradients(features);
   const Tensor logits = heads.logits(leaves, /*training=*/false);
   const Tensor loss = rule.hinge ? -logits.mean() : at::softplus(-logits).mean();
-  return {loss.item<double>(), logits.detach(), gradients(loss, leaves)};
+  return {number_of(loss), logits.detach(), gradients(loss, leaves)};
 }
 
 void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
@@ -224,7 +229,7 @@ void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<Te
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_fake = logits.detach();
   loss.fake +=
-      add_part(loss, heads, (rule.hinge ? at::relu(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
+      add_part(loss, heads, (rule.hinge ? hinge(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
 }
 
 void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
@@ -234,7 +239,7 @@ void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Te
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_real = logits.detach();
   loss.real +=
-      add_part(loss, heads, (rule.hinge ? at::relu(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
+      add_part(loss, heads, (rule.hinge ? hinge(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
 }
 
 /// Mean over samples of the squared gradients at the features, over the number of heads.
@@ -306,7 +311,7 @@ std::map<std::string, Tensor> initial_heads(size_t heads, int64_t width, uint64_
   return values;
 }
 
-HeadsBytes heads_bytes(size_t heads, int64_t width, int64_t tokens, int64_t samples, double states_per_value) {
+HeadsBytes heads_bytes(size_t heads, int64_t width, double states_per_value) {
   HeadsBytes bytes{.heads = heads};
   for (const auto& [name, shape] : head_shapes(heads, width)) {
     int64_t values = 1;
@@ -316,10 +321,6 @@ HeadsBytes heads_bytes(size_t heads, int64_t width, int64_t tokens, int64_t samp
     bytes.gradients += 4 * values;
     bytes.states += static_cast<int64_t>(states_per_value * static_cast<double>(values));
   }
-  // Of each head its convolutions' inputs, of which one has nine neighbours, and about ten values a place around the norms;
-  // and of one of them as much again on the way back.
-  const auto of_head = 20 * 4 * std::min(samples, kGroup) * width * tokens;
-  bytes.activations = static_cast<int64_t>(2 * heads + 1) * of_head + 2 * bytes.parameters;
   return bytes;
 }
 

@@ -90,7 +90,7 @@ ConsistencyLoss consistency_loss(const TrigFlow& flow, const std::vector<Consist
 /// are normalised by their largest singular value, which a call in training follows by a step of power iteration.
 class Discriminator {
  public:
-  /// By NVlabs' names, "heads.0.main.0.0.weight_orig". Throws UserError (input) for a missing one.
+  /// By NVlabs' names, "heads.0.main.0.0.weight_orig", whose memory it shares. Throws UserError (input) for a missing one.
   explicit Discriminator(std::map<std::string, at::Tensor> values);
 
   size_t heads() const { return heads_; }
@@ -127,10 +127,10 @@ int64_t samples_of_group(int64_t samples);
 struct HeadsBytes {
   size_t heads = 0;
   int64_t parameters = 0, gradients = 0, states = 0;
-  int64_t activations = 0;  ///< at most, of a group of samples
+  std::vector<int64_t> activations = {};  ///< at most, by the dp ranks, which have groups of samples
 };
-/// Of features of so many tokens; states as many as an optimiser has for each parameter: `states_per_value` bytes.
-HeadsBytes heads_bytes(size_t heads, int64_t width, int64_t tokens, int64_t samples, double states_per_value);
+/// Without activations; states are as many as an optimiser has for each parameter: `states_per_value` bytes.
+HeadsBytes heads_bytes(size_t heads, int64_t width, double states_per_value);
 
 /// What the student is told: its loss, and the gradient at each head's feature. The heads stay as they are.
 struct JudgedLoss {

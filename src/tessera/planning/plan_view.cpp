@@ -543,7 +543,7 @@ std::vector<Fact> networks(const Planned& planned) {
                        " of gradients, " + format_bytes(heads.states) + " of states, on the host",
                    std::to_string(heads.heads) +
                        " heads on the teacher's blocks, whole on each rank, trained in every second step; " +
-                       format_bytes(heads.activations) + " of activations between steps"});
+                       format_bytes(std::ranges::max(heads.activations)) + " of activations between steps"});
   return all;
 }
 

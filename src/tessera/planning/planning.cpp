@@ -60,8 +60,11 @@ plan::MemoryCurve Planned::memory(int rank) const {
     const plan::Schedule& pass = passes.emplace_back(plan::compile_train(spec, by_use[p].plan, rank));
     arena = std::max(arena, pass.arena), host_arena = std::max(host_arena, pass.host_arena);
   }
+  plan::ModelSpec own = spec;  // of whose heads other ranks may have less to do
+  if (features)
+    own.between_steps = std::max(features->between_steps, heads.activations.at(plan().mesh.dp_rank(rank)));
   const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
-    return plan::memory_curve(spec, of, train, rank, arena, host_arena);
+    return plan::memory_curve(own, of, train, rank, arena, host_arena);
   };
   plan::MemoryCurve most = curve(plan(), all.train);
   const auto cover = [&most](plan::MemoryCurve other) {
@@ -439,7 +442,7 @@ std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& reque
                                                         const plan::ModelSpec& student) {
   const std::lock_guard lock(measuring);
   const ops::TargetScope scope(measured_target(request.machine.profile));
-  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen_up_to_blocks(*request.model, request.judged_blocks);
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen_up_to_blocks(*request.model, request.heads.blocks);
   const auto of = [&](int64_t count) {
     const engine::MeasureOptions options{.input_grad = true,
                                          .mesh = request.mesh,
@@ -460,18 +463,73 @@ std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& reque
   return std::make_shared<const plan::ModelSpec>(std::move(spec));
 }
 
+/// Groups of samples that heads normalise, of a batch of so many, those of one dp rank (train/heads.h).
+struct HeadGroups {
+  int64_t groups = 0, samples = 0;
+};
+HeadGroups groups_of(int64_t batch, int64_t rank, int64_t ranks) {
+  const int64_t samples = diffusion::samples_of_group(batch), groups = batch / samples;
+  HeadGroups own{0, samples};
+  for (int64_t g = 0; g < groups; ++g) own.groups += g * ranks / groups == rank;
+  return own;
+}
+
+/// What a rank's heads take of the device at most, as they tell and learn (train/heads.cpp), by running both on meta.
+int64_t activations_of(const PlanRequest& request, int64_t width, int64_t tokens, HeadGroups clips, HeadGroups fakes) {
+  const diffusion::AdversarialRule& rule = request.heads.rule;
+  const bool copies = measured_target(request.machine.profile).has_value();  // on a CPU they share the host's memory
+  const size_t count = request.heads.blocks.size();
+  const auto made = [&] {
+    std::map<std::string, at::Tensor> values;
+    for (const auto& [name, shape] : diffusion::head_shapes(count, width))
+      values[name] = at::empty(shape, at::dtype(at::kFloat).device(at::kMeta));
+    return values;
+  };
+  const std::map<std::string, at::Tensor> shared = made();
+  const engine::Meter::MetaCount counted;
+  const auto heads = [&] { return diffusion::Discriminator(copies ? made() : shared); };
+  const auto each = [&](const HeadGroups& own, const auto& visit) {
+    for (int64_t g = 0; g < own.groups; ++g) {
+      std::vector<at::Tensor> features;
+      for (size_t h = 0; h < count; ++h)
+        features.push_back(at::empty({own.samples, width, tokens}, at::dtype(at::kFloat).device(at::kMeta)));
+      visit(features);
+    }
+  };
+  {
+    diffusion::Discriminator telling = heads();
+    each(clips, [&](const auto& features) { diffusion::generator_loss(telling, features, rule); });
+  }
+  diffusion::Discriminator learning = heads();
+  diffusion::AdversarialLoss loss;
+  const auto learn = [&](const HeadGroups& own, auto add) {
+    learning.follow();
+    each(own, [&](const auto& features) { add(loss, learning, features, rule, 1); });
+  };
+  learn(fakes, diffusion::add_fakes);
+  learn(clips, diffusion::add_reals);
+  if (rule.r1_weight > 0) learn(clips, diffusion::add_penalty);
+  return counted.peak();
+}
+
 /// Their optimiser's states are in fp32.
 diffusion::HeadsBytes heads_of(const PlanRequest& request, const plan::ModelSpec& features) {
-  const auto count = static_cast<int64_t>(request.judged_blocks.size());
+  const auto count = static_cast<int64_t>(request.heads.blocks.size());
   const int64_t width = features.prediction_row / (4 * count),
-                tokens = representative_batch(request, request.latent, 1).tokens.total();
+                tokens = representative_batch(request, request.latent, 1).tokens.total(),
+                clips = request.planner.global_batch / 2, fakes = (request.run.misaligned ? 2 : 1) * clips;
   const plan::StatesOf states = plan::states_of({.optimizer = request.planner.states.optimizer});
   const plan::ParamSpec largest{.name = "heads", .shape = {width, 9 * width}};
   double bytes = 0;  // of each value
   for (const plan::StateSpec& state : states(largest))
     bytes += static_cast<double>(state.values(0, largest.numel()) * size_of(state.type)) /
              static_cast<double>(largest.numel());
-  return diffusion::heads_bytes(request.judged_blocks.size(), width, tokens, request.planner.global_batch, bytes);
+  diffusion::HeadsBytes heads = diffusion::heads_bytes(request.heads.blocks.size(), width, bytes);
+  const int64_t ranks = request.mesh.dp_size();
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    heads.activations.push_back(
+        activations_of(request, width, tokens, groups_of(clips, rank, ranks), groups_of(fakes, rank, ranks)));
+  return heads;
 }
 
 /// A Planned measured for the micro-batches of `batch`, without a plan yet.
@@ -505,7 +563,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   if (!request.run.judges) return planned;
   planned.features = measure_features(request, batch, planned.spec);
   planned.heads = heads_of(request, *planned.features);
-  planned.spec.between_steps = std::max(planned.spec.between_steps, planned.heads.activations);
+  planned.spec.between_steps = std::max(planned.spec.between_steps, std::ranges::max(planned.heads.activations));
   return planned;
 }
 

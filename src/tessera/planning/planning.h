@@ -91,7 +91,10 @@ struct PlanRequest {
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
-  std::set<int64_t> judged_blocks = {};  ///< of the teacher, on which heads judge a student: run.judges
+  struct Heads {
+    std::set<int64_t> blocks = {};  ///< of the teacher
+    diffusion::AdversarialRule rule = {};
+  } heads = {};  ///< that judge a student: run.judges
   Routing routing;
   int guidance_branches = 2;   ///< forward passes of one sampler step
   int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it

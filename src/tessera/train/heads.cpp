@@ -134,7 +134,7 @@ Heads::Rows Heads::scattered(const Groups& groups, const Spread& spread, int64_t
 std::vector<Tensor> Heads::features(const Tensor& group) const {
   std::vector<Tensor> all;
   for (size_t h = 0; h < count_; ++h)
-    all.push_back(group.narrow(2, static_cast<int64_t>(h) * width_, width_).transpose(1, 2).to(device_).contiguous());
+    all.push_back(group.narrow(2, static_cast<int64_t>(h) * width_, width_).transpose(1, 2).contiguous().to(device_));
   return all;
 }
 
