@@ -199,8 +199,8 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
   for (const char* line :
-       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "dp_shard=1 --train.micro_batch 1",
-        "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
+        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);
@@ -332,9 +332,9 @@ config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64,
   }
 
   void teacher(const std::string& name, int steps) {
-    train(name, {"--model.config.timestep_scale", "0.001", "--train.lr", "4e-3", "--train.warmup_steps", "50",
-                 "--diffusion.timesteps", "logit_normal", "--diffusion.shift", "1", "--run.steps",
-                 std::to_string(steps)});
+    train(name,
+          {"--model.config.timestep_scale", "0.001", "--train.lr", "4e-3", "--train.warmup_steps", "50",
+           "--diffusion.timesteps", "logit_normal", "--diffusion.shift", "1", "--run.steps", std::to_string(steps)});
   }
 
   /// How far four pictures of one step are from the nearest of the three, in dB.
@@ -412,8 +412,8 @@ TEST(Distillation, AStudentSaysInOneStepWhatItsTeacherSaysInMany) {
 TEST(JudgedStudent, IsMovedByWhatTheHeadsTellIt) {
   const auto reached = [](const std::string& name, const char* weight) {
     return one_step().reached(name, "teacher", "5e-4", 1000,
-                              {"--distill.method", "scm_ladd", "--distill.head_blocks", "0,1,2",
-                               "--train.global_batch", "12", "--distill.adversarial_weight", weight});
+                              {"--distill.method", "scm_ladd", "--distill.head_blocks", "0,1,2", "--train.global_batch",
+                               "12", "--distill.adversarial_weight", weight});
   };
   const double untold = reached("untold", "0"), told = reached("told", "0.5");
   EXPECT_NEAR(untold, 12.3, 0.5);

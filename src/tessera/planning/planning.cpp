@@ -61,8 +61,7 @@ plan::MemoryCurve Planned::memory(int rank) const {
     arena = std::max(arena, pass.arena), host_arena = std::max(host_arena, pass.host_arena);
   }
   plan::ModelSpec own = spec;  // of whose heads other ranks may have less to do
-  if (features)
-    own.between_steps = std::max(features->between_steps, heads.activations.at(plan().mesh.dp_rank(rank)));
+  if (features) own.between_steps = std::max(features->between_steps, heads.activations.at(plan().mesh.dp_rank(rank)));
   const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
     return plan::memory_curve(own, of, train, rank, arena, host_arena);
   };

@@ -22,7 +22,7 @@ namespace tessera::train {
 class Turns {
  public:
   struct Network {
-    std::string name;             ///< in metrics and checkpoints: "student"
+    std::string name;              ///< in metrics and checkpoints: "student"
     recipe::LrSchedule rate = {};  ///< over its own turns
   };
   explicit Turns(std::vector<Network> networks) : networks_(std::move(networks)), taken_(networks_.size()) {}
