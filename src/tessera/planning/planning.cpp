@@ -517,15 +517,13 @@ diffusion::HeadsBytes heads_of(const PlanRequest& request, const plan::ModelSpec
   const int64_t width = features.prediction_row / (4 * count),
                 tokens = representative_batch(request, request.latent, 1).tokens.total(),
                 clips = request.planner.global_batch / 2, fakes = (request.run.misaligned ? 2 : 1) * clips;
-  const plan::StatesOf states = plan::states_of({.optimizer = request.planner.states.optimizer});
   const plan::ParamSpec largest{.name = "heads", .shape = {width, 9 * width}};
   double bytes = 0;  // of each value
-  for (const plan::StateSpec& state : states(largest))
+  for (const plan::StateSpec& state : plan::states_of({.optimizer = request.planner.states.optimizer})(largest))
     bytes += static_cast<double>(state.values(0, largest.numel()) * size_of(state.type)) /
              static_cast<double>(largest.numel());
   diffusion::HeadsBytes heads = diffusion::heads_bytes(request.heads.blocks.size(), width, bytes);
-  const int64_t ranks = request.mesh.dp_size();
-  for (int64_t rank = 0; rank < ranks; ++rank)
+  for (int64_t rank = 0, ranks = request.mesh.dp_size(); rank < ranks; ++rank)
     heads.activations.push_back(
         activations_of(request, width, tokens, groups_of(clips, rank, ranks), groups_of(fakes, rank, ranks)));
   return heads;

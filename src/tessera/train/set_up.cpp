@@ -35,7 +35,6 @@
 #include "tessera/planning/plan_view.h"
 #include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/run_recipe.h"
-#include "tessera/train/foreign_checkpoint.h"
 #include "tessera/train/gate_schedule.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/stop_signal.h"
