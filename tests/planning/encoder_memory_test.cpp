@@ -268,7 +268,7 @@ TEST_F(EncoderMemory, DecodingCountsBetweenStepsAndNotInThem) {
   EXPECT_LT(request.resident, said.decode) << "not as if it were always there";
   const Planned planned = make_plan(request);
   const plan::MemoryCurve memory = planned.memory(0);
-  EXPECT_EQ(memory.at_name, "a sample's decoding") << "here a small model beside a large picture";
+  EXPECT_EQ(memory.at_name, "what is done between steps") << "here a small model beside a large picture";
   EXPECT_EQ(memory.peak, memory.persistent + memory.by_part.slots + memory.by_part.activations + request.between_steps);
   request.between_steps = 0;
   EXPECT_LT(make_plan(request).memory(0).peak, memory.peak);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -17,7 +18,9 @@ constexpr double kDrawnSigma = 0.5;
 constexpr double kLeastNorm = 0.1;  // added to the norm of g before it divides
 constexpr double kTimeScale = 1000;
 
-double norm_of(const Tensor& x) { return std::sqrt(x.to(at::kDouble).square().sum().item<double>()); }
+/// Of a tensor without memory, whose bytes are counted, 1.
+double number_of(const Tensor& x) { return x.is_meta() ? 1 : x.item<double>(); }
+double norm_of(const Tensor& x) { return std::sqrt(number_of(x.to(at::kDouble).square().sum())); }
 
 }  // namespace
 
@@ -87,11 +90,13 @@ constexpr int64_t kGroup = 8;  // most samples that a norm is over, about
 
 Tensor unit(const Tensor& x) { return x / std::max(norm_of(x), kLeastLength); }
 
-/// [B, D, N] with as many neighbours around, which go on at the other end.
-Tensor circular(const Tensor& x, int64_t around) {
+/// [B, k, N]: beside each value of [B, D, N] its neighbours, which go on at the other end; k = D * (2 around + 1).
+Tensor with_neighbours(const Tensor& x, int64_t around) {
   if (around == 0) return x;
-  const Tensor places = at::remainder(at::arange(-around, x.size(2) + around, at::kLong), x.size(2));
-  return x.index_select(2, places.to(x.device()));
+  std::vector<Tensor> moved;
+  // The meta device has no roll; a product takes the same memory.
+  for (int64_t step = -around; step <= around; ++step) moved.push_back(x.is_meta() ? x * 1 : x.roll(-step, 2));
+  return at::stack(moved, 2).flatten(1, 2);
 }
 
 }  // namespace
@@ -101,7 +106,7 @@ Discriminator::Discriminator(std::map<std::string, Tensor> values) : values_(std
   check_input(heads_ > 0, "diffusion.discriminator", "no head: heads.0.cls.weight_orig is not there");
   for (auto& [name, value] : values_) {
     const bool follows = name.ends_with("weight_u") || name.ends_with("weight_v");
-    value = value.detach().clone().requires_grad_(!follows);
+    value = value.detach().requires_grad_(!follows);
   }
 }
 
@@ -118,26 +123,41 @@ std::vector<std::pair<std::string, Tensor>> Discriminator::parameters() const {
   return trained;
 }
 
-Tensor Discriminator::convolved(const std::string& name, const Tensor& x, bool training) {
-  const Tensor& weight = value(name + ".weight_orig");
-  Tensor &u = value(name + ".weight_u"), &v = value(name + ".weight_v");
-  const Tensor matrix = weight.flatten(1);
-  if (training) {
-    const Tensor still = matrix.detach();
-    v = unit(at::mv(still.t(), u));
-    u = unit(at::mv(still, v));
+void Discriminator::follow(size_t head) {
+  const at::NoGradGuard still;
+  for (const char* part : {"main.0.0", "main.1.fn.0", "cls"}) {
+    const std::string name = "heads." + std::to_string(head) + "." + part;
+    const Tensor matrix = value(name + ".weight_orig").flatten(1);
+    Tensor &u = value(name + ".weight_u"), &v = value(name + ".weight_v");
+    v = unit(at::mv(matrix.t(), u));
+    u = unit(at::mv(matrix, v));
   }
-  const Tensor scaled = weight / at::dot(u, at::mv(matrix, v));
-  return at::conv1d(circular(x, weight.size(2) / 2), scaled, value(name + ".bias"));
+}
+
+void Discriminator::follow() {
+  for (size_t h = 0; h < heads_; ++h) follow(h);
+}
+
+Tensor Discriminator::convolved(const std::string& name, const Tensor& x) {
+  const Tensor& weight = value(name + ".weight_orig");
+  const Tensor matrix = weight.flatten(1);
+  const Tensor largest = (value(name + ".weight_u") * at::mv(matrix, value(name + ".weight_v"))).sum();
+  return at::matmul(matrix / largest, with_neighbours(x, weight.size(2) / 2)).contiguous() +
+         value(name + ".bias").view({-1, 1});
+}
+
+int64_t samples_of_group(int64_t samples) {
+  const int64_t groups = (samples + kGroup - 1) / kGroup;
+  check_input(samples % groups == 0, "diffusion.discriminator",
+              std::to_string(samples) + " samples are no multiple of the " + std::to_string(groups) +
+                  " groups that a head normalises",
+              "choose another batch");
+  return samples / groups;
 }
 
 /// Over samples and tokens, for each group of consecutive samples and each channel.
 Tensor Discriminator::normed(const std::string& name, const Tensor& x) const {
-  const int64_t groups = (x.size(0) + kGroup - 1) / kGroup;
-  check_input(x.size(0) % groups == 0, "diffusion.discriminator",
-              std::to_string(x.size(0)) + " samples are no multiple of the " + std::to_string(groups) +
-                  " groups that a head normalises",
-              "choose another batch");
+  const int64_t groups = x.size(0) / samples_of_group(x.size(0));
   const Tensor grouped = x.view({groups, -1, x.size(1), x.size(2)}), mean = grouped.mean({1, 3}, /*keepdim=*/true),
                off = grouped - mean, variance = off.square().mean({1, 3}, /*keepdim=*/true);
   const auto channels = [&](const char* part) { return values_.at(name + part).view({1, -1, 1}); };
@@ -145,12 +165,13 @@ Tensor Discriminator::normed(const std::string& name, const Tensor& x) const {
 }
 
 Tensor Discriminator::logits_of_head(size_t head, const Tensor& feature, bool training) {
+  if (training) follow(head);
   const std::string name = "heads." + std::to_string(head) + ".";
   const auto layer = [&](const std::string& at, const Tensor& x) {
-    return at::leaky_relu(normed(name + at + ".1", convolved(name + at + ".0", x, training)), kSlope);
+    return at::leaky_relu(normed(name + at + ".1", convolved(name + at + ".0", x)), kSlope);
   };
   const Tensor first = layer("main.0", feature), both = (layer("main.1.fn", first) + first) / std::sqrt(2.0);
-  return convolved(name + "cls", both, training).squeeze(1);
+  return convolved(name + "cls", both).squeeze(1);
 }
 
 Tensor Discriminator::logits(const std::vector<Tensor>& features, bool training) {
@@ -173,16 +194,22 @@ std::vector<Tensor> gradients(const Tensor& of, const std::vector<Tensor>& at, b
   return torch::autograd::grad({of}, at, {}, /*retain_graph=*/graph, /*create_graph=*/graph, /*allow_unused=*/true);
 }
 
-/// Mean over samples of the squared gradients at the features, over the number of heads; with a graph to the parameters.
-Tensor penalty(Discriminator& heads, const std::vector<Tensor>& features) {
-  Tensor sum;
-  for (size_t h = 0; h < heads.heads(); ++h) {
-    const Tensor feature = features[h].detach().requires_grad_();
-    const Tensor slope = gradients(heads.logits_of_head(h, feature, /*training=*/true).sum(), {feature}, true)[0];
-    const Tensor squares = slope.square().sum({1, 2}).mean();
-    sum = sum.defined() ? sum + squares : squares;
+Tensor hinge(const Tensor& x) { return at::threshold(x, 0, 0); }
+
+/// Adds the gradients of the part of a loss, and gives its value.
+double add_part(AdversarialLoss& sum, const Discriminator& heads, const Tensor& part) {
+  std::vector<Tensor> trained;
+  const auto named = heads.parameters();
+  for (const auto& [name, value] : named) trained.push_back(value);
+  const std::vector<Tensor> found = gradients(part, trained);
+  for (size_t i = 0; i < named.size(); ++i) {
+    Tensor& there = sum.gradients[named[i].first];
+    if (!there.defined()) there = at::zeros_like(trained[i]).detach();
+    if (found[i].defined()) there = there + found[i].detach();
   }
-  return sum / static_cast<double>(heads.heads());
+  const double value = number_of(part);
+  sum.loss += value;
+  return value;
 }
 
 }  // namespace
@@ -192,31 +219,109 @@ JudgedLoss generator_loss(Discriminator& heads, const std::vector<Tensor>& featu
   const std::vector<Tensor> leaves = with_gradients(features);
   const Tensor logits = heads.logits(leaves, /*training=*/false);
   const Tensor loss = rule.hinge ? -logits.mean() : at::softplus(-logits).mean();
-  return {loss.item<double>(), logits.detach(), gradients(loss, leaves)};
+  return {number_of(loss), logits.detach(), gradients(loss, leaves)};
+}
+
+void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
+               const AdversarialRule& rule, double share) {
+  const at::AutoGradMode graph(true);
+  const double half = rule.hinge ? 0.5 : 1;
+  const Tensor logits = heads.logits(features, /*training=*/false);
+  loss.logits_fake = logits.detach();
+  loss.fake +=
+      add_part(loss, heads, (rule.hinge ? hinge(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
+}
+
+void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
+               const AdversarialRule& rule, double share) {
+  const at::AutoGradMode graph(true);
+  const double half = rule.hinge ? 0.5 : 1;
+  const Tensor logits = heads.logits(features, /*training=*/false);
+  loss.logits_real = logits.detach();
+  loss.real +=
+      add_part(loss, heads, (rule.hinge ? hinge(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
+}
+
+/// Mean over samples of the squared gradients at the features, over the number of heads.
+void add_penalty(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
+                 const AdversarialRule& rule, double share) {
+  const at::AutoGradMode graph(true);
+  Tensor sum;
+  for (size_t h = 0; h < heads.heads(); ++h) {
+    const Tensor feature = features[h].detach().requires_grad_();
+    const Tensor slope = gradients(heads.logits_of_head(h, feature, /*training=*/false).sum(), {feature}, true)[0];
+    const Tensor squares = slope.square().sum({1, 2}).mean();
+    sum = sum.defined() ? sum + squares : squares;
+  }
+  const double weight = rule.r1_weight * share / static_cast<double>(heads.heads());
+  loss.r1 += add_part(loss, heads, sum * weight) / rule.r1_weight;
 }
 
 AdversarialLoss discriminator_loss(Discriminator& heads, const std::vector<Tensor>& fake,
                                    const std::vector<Tensor>& real, const AdversarialRule& rule) {
-  const at::AutoGradMode graph(true);
   AdversarialLoss result;
-  const Tensor of_fake = heads.logits(fake, /*training=*/true), of_real = heads.logits(real, /*training=*/true);
-  const Tensor fakes = (rule.hinge ? at::relu(1 + of_fake) : at::softplus(of_fake)).mean(),
-               reals = (rule.hinge ? at::relu(1 - of_real) : at::softplus(-of_real)).mean();
-  Tensor loss = (fakes + reals) * (rule.hinge ? 0.5 : 1);
-  if (rule.r1_weight > 0) {
-    const Tensor r1 = penalty(heads, real);
-    result.r1 = r1.item<double>();
-    loss = loss + rule.r1_weight * r1;
-  }
-  result.loss = loss.item<double>(), result.real = reals.item<double>(), result.fake = fakes.item<double>();
-  result.logits_fake = of_fake.detach(), result.logits_real = of_real.detach();
-  std::vector<Tensor> trained;
-  const auto named = heads.parameters();
-  for (const auto& [name, value] : named) trained.push_back(value);
-  const std::vector<Tensor> found = gradients(loss, trained);
-  for (size_t i = 0; i < named.size(); ++i)
-    result.gradients[named[i].first] = found[i].defined() ? found[i].detach() : at::zeros_like(trained[i]).detach();
+  heads.follow();
+  add_fakes(result, heads, fake, rule, 1);
+  heads.follow();
+  add_reals(result, heads, real, rule, 1);
+  if (rule.r1_weight <= 0) return result;
+  heads.follow();
+  add_penalty(result, heads, real, rule, 1);
   return result;
+}
+
+std::map<std::string, std::vector<int64_t>> head_shapes(size_t heads, int64_t width) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  constexpr int64_t kReach = 9;
+  for (size_t h = 0; h < heads; ++h) {
+    const std::string head = "heads." + std::to_string(h) + ".";
+    for (const auto& [conv, out, reach] :
+         {std::tuple("main.0.0", width, int64_t{1}), {"main.1.fn.0", width, kReach}, {"cls", int64_t{1}, int64_t{1}}}) {
+      const std::string name = head + conv;
+      shapes[name + ".weight_orig"] = {out, width, reach};
+      shapes[name + ".weight_u"] = {out}, shapes[name + ".weight_v"] = {width * reach};
+      shapes[name + ".bias"] = {out};
+    }
+    for (const char* norm : {"main.0.1", "main.1.fn.1"})
+      shapes[head + norm + ".weight"] = shapes[head + norm + ".bias"] = {width};
+  }
+  return shapes;
+}
+
+std::map<std::string, Tensor> initial_heads(size_t heads, int64_t width, uint64_t seed) {
+  std::map<std::string, Tensor> values;
+  const auto shapes = head_shapes(heads, width);
+  for (const auto& [name, shape] : shapes) {
+    Tensor& value = values[name] = at::zeros(shape, at::kFloat);
+    float* out = value.mutable_data_ptr<float>();
+    const RandomKey key(seed, Purpose::init, hash_text("discriminator." + name));
+    const std::string conv = name.substr(0, name.rfind('.') + 1);
+    if (name.ends_with("weight_u") || name.ends_with("weight_v")) {
+      key.normal(out, 0, static_cast<size_t>(value.numel()));
+      value = unit(value);
+    } else if (!shapes.contains(conv + "weight_orig")) {
+      if (name.ends_with(".weight")) value.fill_(1);
+    } else {
+      const std::vector<int64_t>& weight = shapes.at(conv + "weight_orig");
+      const double bound = 1 / std::sqrt(static_cast<double>(weight[1] * weight[2]));
+      for (int64_t i = 0; i < value.numel(); ++i)
+        out[i] = static_cast<float>(bound * (2 * key.uniform(static_cast<uint64_t>(i)) - 1));
+    }
+  }
+  return values;
+}
+
+HeadsBytes heads_bytes(size_t heads, int64_t width, double states_per_value) {
+  HeadsBytes bytes{.heads = heads};
+  for (const auto& [name, shape] : head_shapes(heads, width)) {
+    int64_t values = 1;
+    for (const int64_t size : shape) values *= size;
+    bytes.parameters += 4 * values;
+    if (name.ends_with("weight_u") || name.ends_with("weight_v")) continue;
+    bytes.gradients += 4 * values;
+    bytes.states += static_cast<int64_t>(states_per_value * static_cast<double>(values));
+  }
+  return bytes;
 }
 
 std::vector<double> shifted_sigmas(double shift) {

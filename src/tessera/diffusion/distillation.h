@@ -90,7 +90,7 @@ ConsistencyLoss consistency_loss(const TrigFlow& flow, const std::vector<Consist
 /// are normalised by their largest singular value, which a call in training follows by a step of power iteration.
 class Discriminator {
  public:
-  /// By NVlabs' names, "heads.0.main.0.0.weight_orig". Throws UserError (input) for a missing one.
+  /// By NVlabs' names, "heads.0.main.0.0.weight_orig", whose memory it shares. Throws UserError (input) for a missing one.
   explicit Discriminator(std::map<std::string, at::Tensor> values);
 
   size_t heads() const { return heads_; }
@@ -100,9 +100,12 @@ class Discriminator {
   std::map<std::string, at::Tensor>& values() { return values_; }
   /// Those that train, in the order of their names; what follows a singular value does not.
   std::vector<std::pair<std::string, at::Tensor>> parameters() const;
+  /// A step of power iteration of all convolutions, as a call in training makes for its own.
+  void follow();
 
  private:
-  at::Tensor convolved(const std::string& name, const at::Tensor& x, bool training);
+  void follow(size_t head);
+  at::Tensor convolved(const std::string& name, const at::Tensor& x);
   at::Tensor normed(const std::string& name, const at::Tensor& x) const;
   at::Tensor& value(const std::string& name);
 
@@ -114,6 +117,21 @@ struct AdversarialRule {
   bool hinge = true;     ///< else cross entropy
   double r1_weight = 0;  ///< of the squared gradients at real features; 0: without
 };
+/// Names and shapes of heads on features of so many numbers a token.
+std::map<std::string, std::vector<int64_t>> head_shapes(size_t heads, int64_t width);
+/// Weights as NVlabs' begin: convolutions as PyTorch's, norms that change nothing, and drawn directions.
+std::map<std::string, at::Tensor> initial_heads(size_t heads, int64_t width, uint64_t seed);
+/// How many samples a norm is over, of a batch of so many. Throws UserError (input) where these are no whole groups.
+int64_t samples_of_group(int64_t samples);
+/// What heads take of memory.
+struct HeadsBytes {
+  size_t heads = 0;
+  int64_t parameters = 0, gradients = 0, states = 0;
+  std::vector<int64_t> activations = {};  ///< at most, by the dp ranks, which have groups of samples
+};
+/// Without activations; states are as many as an optimiser has for each parameter: `states_per_value` bytes.
+HeadsBytes heads_bytes(size_t heads, int64_t width, double states_per_value);
+
 /// What the student is told: its loss, and the gradient at each head's feature. The heads stay as they are.
 struct JudgedLoss {
   double loss = 0;
@@ -128,6 +146,14 @@ struct AdversarialLoss {
   at::Tensor logits_real, logits_fake;
   std::map<std::string, at::Tensor> gradients;
 };
+/// The parts that one call has, of features that are `share` of all of their kind; the heads stay as they are, and follow()
+/// comes before each kind.
+void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<at::Tensor>& features,
+               const AdversarialRule& rule, double share);
+void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<at::Tensor>& features,
+               const AdversarialRule& rule, double share);
+void add_penalty(AdversarialLoss& loss, Discriminator& heads, const std::vector<at::Tensor>& features,
+                 const AdversarialRule& rule, double share);
 AdversarialLoss discriminator_loss(Discriminator& heads, const std::vector<at::Tensor>& fake,
                                    const std::vector<at::Tensor>& real, const AdversarialRule& rule);
 

@@ -152,14 +152,28 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   const at::Tensor answer = with_sums(prediction, batch, m);
   for (size_t s = 0; s < m.targets.size(); ++s) {
     losses_.push_back(pending(batch, m, s));
-    const ops::SampleError error = sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale,
-                                                gradient, m.frame_weights[s], m.forms[s]);
+    const ops::SampleError error = this->error(answer, batch, m, s, gradient);
     losses_.back().read = error.number.defined(), losses_.back().unit = error.unit;
     losses_.back().number = error.number;
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
     if (pass_.learned) learn_beside(batch, m, s, gradient);
   }
   return gradient;
+}
+
+/// Of a sample's prediction, whose gradient it writes.
+ops::SampleError FlowMatching::error(const at::Tensor& answer, const net::Batch& batch, const Micro& m, size_t s,
+                                     at::Tensor& gradient) const {
+  if (!pass_.learned || !pass_.learned->at(static_cast<int64_t>(batch.tokens.samples[s])).told)
+    return sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
+                        m.frame_weights[s], m.forms[s]);
+  const auto [begin, end] = rows_here(batch, s);
+  const int64_t first = begin + batch.tokens.begin - batch.tokens.offsets[s] - m.targets[s].first;
+  if (begin < end)
+    gradient.narrow(0, begin, end - begin)
+        .copy_(m.targets[s].rows.narrow(0, first, end - begin))
+        .mul_(pass_.gradient_scale);
+  return {};
 }
 
 std::optional<std::string> FlowMatching::given(int micro) {
@@ -232,10 +246,11 @@ void FlowMatching::learn_beside(const net::Batch& batch, const Micro& m, size_t 
   const Learned& learned = pass_.learned->at(static_cast<int64_t>(batch.tokens.samples[s]));
   const auto [first, last] = batch.predictions_of(s);
   const auto [begin, end] = rows_here(batch, s);
-  if (begin >= end || model_.numbers_beside() == 0) return;
+  if (begin >= end) return;
   const double own = m.samples[s]->weight / static_cast<double>(batch_samples()),
                all = static_cast<double>(last - first);
   losses_.back().beside = own * learned.beside * static_cast<double>(end - begin) / all;
+  if (learned.told || model_.numbers_beside() == 0) return;
   gradient.narrow(0, begin, end - begin)
       .narrow(1, gradient.size(1) - model_.numbers_beside(), model_.numbers_beside())
       .fill_(own * learned.at_beside * pass_.gradient_scale / all);

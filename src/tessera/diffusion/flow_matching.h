@@ -22,6 +22,7 @@ namespace tessera::diffusion {
 struct Learned {
   double weight = 1;
   double beside = 0, at_beside = 0;
+  bool told = false;  ///< the target is the gradient at the prediction, and `beside` all of the loss
 };
 
 /// The data of one pass. Everything it points to must outlive the pass.
@@ -133,6 +134,8 @@ class FlowMatching final : public net::Objective {
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
+  ops::SampleError error(const at::Tensor& answer, const net::Batch& batch, const Micro& m, size_t s,
+                         at::Tensor& gradient) const;
   void learn_beside(const net::Batch& batch, const Micro& m, size_t s, at::Tensor& gradient);
   double share(const Micro& m, size_t s) const { return m.weights[s] / static_cast<double>(batch_samples()); }
   int64_t first_sample() const;

@@ -16,7 +16,9 @@ namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
-                   kDropDraw = 1005, kWholeDraw = 1006, kGuidanceDraw = 1007, kLeaveDraw = 1100;
+                   kDropDraw = 1005, kWholeDraw = 1006, kGuidanceDraw = 1007, kLargestDraw = 1008, kLeaveDraw = 1100;
+constexpr uint64_t kBesideDraw =
+    4000;  // and the numbers behind it: normal ones, of which each is of a block of its own
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 
@@ -328,6 +330,18 @@ std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at:
   return {place, sample};
 }
 
+double normal_beside(uint64_t seed, int64_t step, int64_t place, int number) {
+  const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(place));
+  return key.normal(kBesideDraw + 8 * static_cast<uint64_t>(number));
+}
+
+at::Tensor noise_beside(uint64_t seed, int64_t step, int64_t place, int number, at::IntArrayRef sizes) {
+  at::Tensor noise = at::empty(sizes, at::kFloat);
+  RandomKey(seed, Purpose::noise, static_cast<uint64_t>(step), static_cast<uint64_t>(place))
+      .normal(noise.mutable_data_ptr<float>(), static_cast<uint64_t>(number) << 40, static_cast<size_t>(noise.numel()));
+  return noise;
+}
+
 namespace {
 
 /// Of a teacher, one of those that there are.
@@ -345,8 +359,12 @@ void add_unguided(TrainingSample& sample, const NoiseSettings& settings) {
 TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& clean, int64_t step, int64_t place) {
   const AngleDraws& draws = settings.angles;
   const RandomKey key(settings.seed, Purpose::timestep, step, place);
-  const at::Tensor noise = noise_of(settings, clean, step, place);
-  const double t = drawn_angle(key.normal(0), draws.mean, draws.std), sigma = draws.flow.sigma_data;
+  const at::Tensor noise = draws.second ? noise_beside(settings.seed, step, place, 1, clean.latent.sizes())
+                                        : noise_of(settings, clean, step, place);
+  const double normal = draws.second ? normal_beside(settings.seed, step, place, 1) : key.normal(0),
+               sigma = draws.flow.sigma_data;
+  const bool largest = draws.second && key.uniform(kLargestDraw) < draws.largest_share;
+  const double t = largest ? draws.largest : drawn_angle(normal, draws.mean, draws.std);
   TrainingSample sample;
   sample.call = draws.flow.call(draws.flow.noisy(sigma * clean.latent, noise, t), t);
   sample.input.x = sample.call->z;

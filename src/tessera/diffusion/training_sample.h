@@ -64,7 +64,12 @@ struct AngleDraws {
   TrigFlow flow = {};
   double mean = 0, std = 1;
   std::vector<double> guidance = {};  ///< strengths, of which each sample has one; empty: the teacher is not guided
+  bool second = false;                ///< of a pair: noise and angle of its own, and of a share the largest angle
+  double largest = 0, largest_share = 0;
 };
+/// What is drawn of a sample beside its noise and angle: number 1, 2, ...
+double normal_beside(uint64_t seed, int64_t step, int64_t place, int number);
+at::Tensor noise_beside(uint64_t seed, int64_t step, int64_t place, int number, at::IntArrayRef sizes);
 
 struct NoiseSettings {
   uint64_t seed = 0;

@@ -64,8 +64,8 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   if (graphs_) graphs_->clear();
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint, programs.base,
-                                       programs.tangent};
+  std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
+                                       programs.tangent, programs.features, programs.judged,     programs.exchange};
   for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
   for (const plan::ProgramPtr& program : all) {
     if (!program) continue;
@@ -112,6 +112,9 @@ StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& r
   StepRun step;
   step.rest_ =
       std::make_shared<ScheduleRun>(ScheduleRun{pass.program, pass.step, &objective, report, optimiser_.get()});
+  step.rest_->form = pass.form;
+  std::optional<Store::FrozenScope> frozen;
+  if (step.rest_->frozen()) frozen.emplace(store_);
   if (pass.ahead) interpreter_.decide(pass.ahead);
   times_.forget_attention();
   interpreter_.begin_step(*step.rest_);

@@ -60,7 +60,7 @@ Interpreter::Interpreter(const Units& units, const plan::ModelSpec& spec, Store&
       numbers_(store) {
   // Communicators are made here, by all ranks in the same order.
   parallel_.connect(within_units_);
-  if (options_.input_grad) parallel_.connect({{"sums", plan::kSequenceAxes}});
+  if (options_.input_grad || options_.frozen_passes) parallel_.connect({{"sums", plan::kSequenceAxes}});
 }
 
 void Interpreter::reserve_host(int64_t arena, int64_t uploads) {
@@ -104,7 +104,7 @@ bool counts_fp8(const ScheduleRun& run) { return run.plan().fp8 && run.step % kF
 
 void Interpreter::begin_step(const ScheduleRun& run) {
   input_grads_.assign(run.schedule().micros, {});
-  numbers_.begin(counts_fp8(run));
+  numbers_.begin(counts_fp8(run), !run.frozen());
 }
 
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
@@ -298,7 +298,8 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = run.plan().units[in.unit];
   const bool graph = returns && !plan.recomputes();
-  unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
+  unit_run.in =
+      leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad || run.frozen()));
   micro.stream.clear();
   if (returns && plan.replays())
     for (const auto& [site, policy] : plan.sites)
@@ -346,11 +347,12 @@ void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
   store_.bind(in.unit, in.slot);
   MicroRun& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
-  ShardContext ctx(store_, in.unit, micro.batch.tokens,
-                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
+  ShardContext ctx(
+      store_, in.unit, micro.batch.tokens,
+      {.unneeded = units_of(run)[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
   unit_run.offloaded.clear();  // all of it is back; from here on the graph alone holds it
   const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
-  run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
+  run_forward(*units_of(run)[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.results.clear();
 }
 
@@ -451,7 +453,9 @@ void Interpreter::backward(ScheduleRun& run, const plan::Instruction& in) {
         run_backward(micro.runs[in.unit], std::move(micro.stream_grad), std::move(out_cond_grad),
                      stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad, store_.anchor(in.unit));
   };
-  if (defers_weights(run.plan())) {
+  if (run.frozen()) {
+    run_unit();
+  } else if (defers_weights(run.plan())) {
     ops::DeferredGradients& deferred = micro.deferred.emplace(in.unit, store_.trained_sites(in.unit)).first->second;
     const ops::DeferredGradients::Scope scope(deferred);
     run_unit();
@@ -461,7 +465,7 @@ void Interpreter::backward(ScheduleRun& run, const plan::Instruction& in) {
     store_.finish_grad(in.unit);
   }
   if (in.unit != backward_from(store_, run.plan())) return;
-  if (options_.input_grad) input_grads_[in.micro] = micro.stream_grad;
+  if (options_.input_grad || run.frozen()) input_grads_[in.micro] = micro.stream_grad;
   micro.stream_grad.clear(), micro.cond_grad.clear();
   if (!defers_weights(run.plan())) micro = MicroRun{};
 }

@@ -18,14 +18,15 @@
 namespace tessera::engine {
 
 struct EngineOptions {
-  bool trainable = true;      ///< with gradients and optimiser states
-  plan::DiskPlace nvme = {};  ///< of buffers and activations that are offloaded to disk
-  bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
-  bool poison = false;        ///< fill released slots with NaN, so that a use after release shows (tests)
-  std::string trace = {};     ///< file for the executed instructions; empty: none
-  bool graphs = false;        ///< training steps are graphs of the device, where they can be (graphs.h)
-  int local_ranks = 1;        ///< ranks that share this machine's cores
-  bool cut_tokens = true;     ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
+  bool trainable = true;       ///< with gradients and optimiser states
+  plan::DiskPlace nvme = {};   ///< of buffers and activations that are offloaded to disk
+  bool input_grad = false;     ///< keep the gradients of each micro-batch's inputs (verification)
+  bool frozen_passes = false;  ///< some passes are of a frozen form, which keep them too
+  bool poison = false;         ///< fill released slots with NaN, so that a use after release shows (tests)
+  std::string trace = {};      ///< file for the executed instructions; empty: none
+  bool graphs = false;         ///< training steps are graphs of the device, where they can be (graphs.h)
+  int local_ranks = 1;         ///< ranks that share this machine's cores
+  bool cut_tokens = true;      ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
 };
 
 /// What of a micro-batch was brought to the device.
@@ -79,7 +80,7 @@ class Interpreter {
   const Parallel& parallel() const { return parallel_; }
   bool has_stages() const { return messages_.active(); }
   StepNumbers& numbers() { return numbers_; }
-  /// Gradients of each micro-batch's inputs for this rank's tokens, when options.input_grad.
+  /// Gradients of each micro-batch's inputs for this rank's tokens, when options.input_grad, or of a frozen form.
   std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
   /// Host memory for offloaded activations and for buffers on their way from or to the disk.
   int64_t host_bytes() const { return host_.size(); }

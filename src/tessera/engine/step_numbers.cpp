@@ -1,5 +1,7 @@
 #include "tessera/engine/step_numbers.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/ops/ranges.h"
@@ -43,11 +45,12 @@ void StepNumbers::reserve() {
   host_.reserve(bytes() + kMore);
 }
 
-void StepNumbers::begin(bool counts_fp8) {
+void StepNumbers::begin(bool counts_fp8, bool trains) {
   if (!data_) reserve();
   counts_fp8_ = counts_fp8;
   if (counts_fp8) at(count_ + 2 * kCompressed, count_ + 2 * kCompressed + store_.units() * ops::kFp8Counts).zero_();
-  added_.assign(first_.size(), false);
+  added_.assign(first_.size(), !trains);
+  if (!trains) at(0, count_).zero_(), std::ranges::fill(of_offloaded_, 0);
   compression_error_.squares = at(count_, count_ + 2 * kCompressed).view({kCompressed, 2});
 }
 

@@ -33,8 +33,8 @@ class StepNumbers {
   StepNumbers(const StepNumbers&) = delete;
 
   /// A step begins. The first one takes memory of the device, beside what the plan counts. `counts_fp8`: its units count what
-  /// products in 8 bits lose.
-  void begin(bool counts_fp8);
+  /// products in 8 bits lose. Without `trains` there are no gradients, and the norm is 0.
+  void begin(bool counts_fp8, bool trains = true);
   /// The unit's share of the norm. Lanes may add those of different units at once.
   void add(int unit, const Tensor& gradient);
   /// How many numbers are on their way to the host: of the step, of the objective, and of what 8 bits lost.
@@ -89,6 +89,7 @@ struct Pass {
   size_t expert = 0;  ///< the active expert
   /// The control of updates in the backward (plan::Update::in_backward).
   std::optional<net::StepControl> ahead = {};
+  const struct OtherForm* form = nullptr;  ///< of the units; null: their own
 };
 
 /// This rank's numbers for the exchange at `norm`, at most plan::kControlDoubles - 1. Called after Objective::read.
@@ -112,6 +113,7 @@ struct MicroRun {
 struct OtherForm {
   std::vector<std::unique_ptr<net::Unit>> units;
   plan::ModelSpec spec;
+  bool frozen = false;  ///< nothing is trained: a backward gives the gradients of the inputs alone
 };
 
 /// One program being interpreted.
@@ -124,6 +126,7 @@ struct ScheduleRun {
   const std::vector<net::Batch>* batches = nullptr;
   bool without_adapters = false;
   const OtherForm* form = nullptr;  ///< of the units; null: their own
+  bool frozen() const { return form && form->frozen; }
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;

@@ -115,12 +115,37 @@ Batch pack_moving(const Denoiser& model, const std::vector<Sample>& samples, con
 
 namespace {
 
+plan::UnitSpec frozen_spec(const Unit& unit) {
+  plan::UnitSpec spec = unit.spec();
+  for (plan::ParamSpec& param : spec.params) param.trainable = false;
+  return spec;
+}
+
+/// A frozen unit that is not run: it hands on what it gets.
+class PassingUnit final : public Unit {
+ public:
+  explicit PassingUnit(const Unit& unit) : Unit(described(unit), unit.prefix()) {}
+
+  Flow forward(Context&, const Flow& in) const override {
+    Flow out;
+    for (const Tensor& t : in.stream) out.stream.push_back(t.view_as(t));
+    return out;
+  }
+
+ private:
+  static plan::UnitSpec described(const Unit& unit) {
+    plan::UnitSpec spec = frozen_spec(unit);
+    spec.kind += ", passed";
+    return spec;
+  }
+};
+
 /// A block that carries on what blocks before it have returned, and adds its own where it is one of them.
 class CarryingUnit final : public Unit {
  public:
   /// `carried`: how many features come with its input.
-  CarryingUnit(const Unit& unit, size_t carried, bool adds, bool last)
-      : Unit(described(unit, carried, adds, last), unit.prefix()),
+  CarryingUnit(const Unit& unit, size_t carried, bool adds, bool last, bool frozen)
+      : Unit(described(unit, carried, adds, last, frozen), unit.prefix()),
         unit_(unit),
         carried_(carried),
         adds_(adds),
@@ -139,8 +164,8 @@ class CarryingUnit final : public Unit {
 
  private:
   /// Units of one kind have boundary tensors of the same shapes.
-  static plan::UnitSpec described(const Unit& unit, size_t carried, bool adds, bool last) {
-    plan::UnitSpec spec = unit.spec();
+  static plan::UnitSpec described(const Unit& unit, size_t carried, bool adds, bool last, bool frozen) {
+    plan::UnitSpec spec = frozen ? frozen_spec(unit) : unit.spec();
     spec.kind += " carrying " + std::to_string(carried) + (last ? ", the last" : adds ? " and its own" : "");
     return spec;
   }
@@ -152,7 +177,9 @@ class CarryingUnit final : public Unit {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks) {
+namespace {
+
+std::vector<std::unique_ptr<Unit>> carrying(const Denoiser& model, const std::set<int64_t>& blocks, bool frozen) {
   const auto& all = model.units();
   const auto count = std::ranges::count(all, std::string("block"), [](const auto& unit) { return unit->spec().kind; });
   if (blocks.empty() || *blocks.begin() < 0 || *blocks.rbegin() >= count)
@@ -168,10 +195,23 @@ std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std
   for (const auto& unit : all) {
     const bool of_kind = unit->spec().kind == "block", adds = of_kind && blocks.contains(block);
     const bool last = adds && block == *blocks.rbegin();
-    units.push_back(std::make_unique<CarryingUnit>(*unit, carried, adds, last));
+    units.push_back(std::make_unique<CarryingUnit>(*unit, carried, adds, last, frozen));
     if (last) break;
     carried += adds, block += of_kind;
   }
+  return units;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks) {
+  return carrying(model, blocks, /*frozen=*/false);
+}
+
+std::vector<std::unique_ptr<Unit>> frozen_up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks) {
+  std::vector<std::unique_ptr<Unit>> units = carrying(model, blocks, /*frozen=*/true);
+  for (size_t u = units.size(); u < model.units().size(); ++u)
+    units.push_back(std::make_unique<PassingUnit>(*model.units()[u]));
   return units;
 }
 

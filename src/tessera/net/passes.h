@@ -30,5 +30,8 @@ Batch pack_moving(const Denoiser& model, const std::vector<Sample>& samples, con
 /// The units up to the last of these blocks, numbered from 0; the last of them returns the tokens of all, side by side in
 /// the order of the blocks. The model outlives them. Throws UserError (usage) for a block that there is not.
 std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks);
+/// The same as so many units as the model has, with frozen parameters: those behind the last of these blocks hand on what it
+/// returns, so that a plan of the model runs them.
+std::vector<std::unique_ptr<Unit>> frozen_up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks);
 
 }  // namespace tessera::net

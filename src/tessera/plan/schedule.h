@@ -110,7 +110,8 @@ struct Schedule {
 /// What a schedule is compiled for. `memory`: for memory_curve alone, which a search asks of thousands of plans. Instructions,
 /// arenas and the peak are those of the run; waits and collectives are missing, and drops are where they stand before
 /// delay_drops, which raises no peak. Takes less than half the time.
-enum class CompiledFor { run, memory };
+/// `frozen`: a run that trains nothing.
+enum class CompiledFor { run, memory, frozen };
 
 /// [Note: memory at a place] Memory of activations is taken and freed by the compute lane, in the order of the list: that
 /// keeps the peak at the predicted one. What one instruction gets, another may have freed just before, and on a device

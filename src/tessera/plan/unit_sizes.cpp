@@ -41,4 +41,10 @@ UnitSizes::UnitSizes(const ModelSpec& model, const Plan& plan, int rank) {
   }
 }
 
+UnitSizes UnitSizes::frozen() && {
+  for (Known& known : known_)
+    known.layout.grad_total = known.layout.grad_shard = known.layout.grad_partition = known.layout.trained_bytes = 0;
+  return std::move(*this);
+}
+
 }  // namespace tessera::plan

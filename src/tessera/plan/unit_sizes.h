@@ -14,6 +14,8 @@ namespace tessera::plan {
 class UnitSizes {
  public:
   UnitSizes(const ModelSpec& model, const Plan& plan, int rank);
+  /// Of a pass that trains nothing: no unit has a gradient.
+  UnitSizes frozen() &&;
   const UnitLayout& layout(int unit) const { return known_[of_[static_cast<size_t>(unit)]].layout; }
   int64_t state_bytes(int unit) const { return known_[of_[static_cast<size_t>(unit)]].state_bytes; }
   /// By buffer; empty for optimisers that update no whole matrices.

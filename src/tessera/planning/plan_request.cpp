@@ -394,6 +394,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
       recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior);
   if (recipe.asks_base()) request.run.base = by_place ? plan::AskBase::twins : plan::AskBase::any;
   if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
+  request.run.judges = recipe.distill.judges();
+  request.run.misaligned = request.run.judges && recipe.distill.judge.misaligned && recipe.train.global_batch > 2;
+  if (request.run.judges)
+    request.heads = {recipe.distill.judge.blocks,
+                     {.hinge = recipe.distill.judge.hinge, .r1_weight = recipe.distill.judge.r1_weight}};
   request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);

@@ -530,10 +530,21 @@ std::vector<Fact> networks(const Planned& planned) {
             {"critic", trained, "trained in the other steps; " + between},
             {"teacher", shards, "frozen; in the student's steps alone; " + between}};
   }
-  return {{"student", shards + ", " + format_bytes(states) + " of states", "trained; in forward mode before each step"},
-          {"teacher", shards,
-           "frozen; " + std::to_string(planned.run.teacher_passes) + " passes before each step, between them on the " +
-               std::string(name(plan.idle))}};
+  const std::string steps = planned.run.judges ? "every second step" : "each step";
+  std::vector<Fact> all = {
+      {"student", shards + ", " + format_bytes(states) + " of states", "trained; in forward mode before " + steps},
+      {"teacher", shards,
+       "frozen; " + std::to_string(planned.run.teacher_passes) + " passes before " + steps + ", between them on the " +
+           std::string(name(plan.idle))}};
+  const diffusion::HeadsBytes& heads = planned.heads;
+  if (heads.heads > 0)
+    all.push_back({"discriminator",
+                   format_bytes(heads.parameters) + " of parameters, " + format_bytes(heads.gradients) +
+                       " of gradients, " + format_bytes(heads.states) + " of states, on the host",
+                   std::to_string(heads.heads) +
+                       " heads on the teacher's blocks, whole on each rank, trained in every second step; " +
+                       format_bytes(std::ranges::max(heads.activations)) + " of activations between steps"});
+  return all;
 }
 
 }  // namespace

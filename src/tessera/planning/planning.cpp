@@ -43,6 +43,11 @@ plan::RunSchedules Planned::schedules(int rank) const {
   plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
   if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, run.distils() ? "teacher" : "base", 1);
   if (tangent) all.tangent = plan::compile_forward(*tangent, plan(), rank, "tangent", 1);
+  if (features) {
+    all.features = plan::compile_forward(*features, plan(), rank, "features", 1);
+    all.judged = plan::compile_frozen(*features, plan(), rank, "judged");
+    all.exchange = plan::compile_exchange(spec, plan(), rank);
+  }
   return all;
 }
 
@@ -55,8 +60,10 @@ plan::MemoryCurve Planned::memory(int rank) const {
     const plan::Schedule& pass = passes.emplace_back(plan::compile_train(spec, by_use[p].plan, rank));
     arena = std::max(arena, pass.arena), host_arena = std::max(host_arena, pass.host_arena);
   }
+  plan::ModelSpec own = spec;  // of whose heads other ranks may have less to do
+  if (features) own.between_steps = std::max(features->between_steps, heads.activations.at(plan().mesh.dp_rank(rank)));
   const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
-    return plan::memory_curve(spec, of, train, rank, arena, host_arena);
+    return plan::memory_curve(own, of, train, rank, arena, host_arena);
   };
   plan::MemoryCurve most = curve(plan(), all.train);
   const auto cover = [&most](plan::MemoryCurve other) {
@@ -68,6 +75,9 @@ plan::MemoryCurve Planned::memory(int rank) const {
   for (size_t p = 1; p < by_use.size(); ++p) cover(curve(by_use[p].plan, passes[p - 1]));
   if (tangent)
     cover(plan::memory_curve(*tangent, plan(), all.tangent, rank, all.arena(samples), all.host_arena(samples)));
+  if (features)
+    for (const plan::Schedule* schedule : {&all.features, &all.judged})
+      cover(plan::memory_curve(*features, plan(), *schedule, rank, all.arena(samples), all.host_arena(samples)));
   return most;
 }
 
@@ -83,10 +93,13 @@ void Planned::predict() {
     for (const int64_t samples : plan::asking_base(plan(), which))
       batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
   constexpr double kForwardMode = 2.5;  // of a forward: values and tangents of every product, and more of what is small
-  if (run.distils())
-    for (const int64_t samples : plan::asking_base(plan(), plan::AskBase::any))
-      batches +=
-          (run.teacher_passes + kForwardMode) * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  const auto passes = [&](plan::AskBase which, double each) {
+    for (const int64_t samples : plan::asking_base(plan(), which))
+      batches += each * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  };
+  if (run.distils()) passes(run.judges ? plan::AskBase::clips : plan::AskBase::any, run.teacher_passes + kForwardMode);
+  // The student forward, the teacher forward twice and backward; steps in which heads learn are shorter.
+  if (run.judges) passes(plan::AskBase::twins, 5);
   const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);
@@ -430,6 +443,99 @@ std::shared_ptr<const plan::ModelSpec> measure_tangent(const PlanRequest& reques
   return std::make_shared<const plan::ModelSpec>(std::move(spec));
 }
 
+/// The teacher up to the blocks that have heads: frozen, with gradients of its inputs, laid out as the student.
+std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& request, const plan::Plan& batch,
+                                                        const plan::ModelSpec& student) {
+  const std::lock_guard lock(measuring);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen_up_to_blocks(*request.model, request.heads.blocks);
+  const auto of = [&](int64_t count) {
+    const engine::MeasureOptions options{.input_grad = true,
+                                         .mesh = request.mesh,
+                                         .compute = request.planner.compute,
+                                         .attention = request.planner.attention};
+    const net::Batch largest = representative_batch(request, request.latent, count);
+    plan::ModelSpec spec = engine::measure(units, largest, request.model_name, options);
+    if (engine::has_halos(largest, request.mesh))
+      for (const auto& latent : request.wider)
+        engine::cover(spec, units, representative_batch(request, latent, count), options);
+    spec.targets = 0;
+    for (size_t u = 0; u < units.size(); ++u) spec.units[u].params = student.units[u].params;
+    return spec;
+  };
+  plan::ModelSpec spec = of(batch.micro_batch);
+  for (const int64_t samples : plan::smaller_micro_batches(batch)) spec.smaller.push_back(of(samples));
+  spec.resident = student.resident, spec.between_steps = student.between_steps, spec.swap_piece = student.swap_piece;
+  return std::make_shared<const plan::ModelSpec>(std::move(spec));
+}
+
+/// Groups of samples that heads normalise, of a batch of so many, those of one dp rank (train/heads.h).
+struct HeadGroups {
+  int64_t groups = 0, samples = 0;
+};
+HeadGroups groups_of(int64_t batch, int64_t rank, int64_t ranks) {
+  const int64_t samples = diffusion::samples_of_group(batch), groups = batch / samples;
+  HeadGroups own{0, samples};
+  for (int64_t g = 0; g < groups; ++g) own.groups += g * ranks / groups == rank;
+  return own;
+}
+
+/// What a rank's heads take of the device at most, as they tell and learn (train/heads.cpp), by running both on meta.
+int64_t activations_of(const PlanRequest& request, int64_t width, int64_t tokens, HeadGroups clips, HeadGroups fakes) {
+  const diffusion::AdversarialRule& rule = request.heads.rule;
+  const bool copies = measured_target(request.machine.profile).has_value();  // on a CPU they share the host's memory
+  const size_t count = request.heads.blocks.size();
+  const auto made = [&] {
+    std::map<std::string, at::Tensor> values;
+    for (const auto& [name, shape] : diffusion::head_shapes(count, width))
+      values[name] = at::empty(shape, at::dtype(at::kFloat).device(at::kMeta));
+    return values;
+  };
+  const std::map<std::string, at::Tensor> shared = made();
+  const engine::Meter::MetaCount counted;
+  const auto heads = [&] { return diffusion::Discriminator(copies ? made() : shared); };
+  const auto each = [&](const HeadGroups& own, const auto& visit) {
+    for (int64_t g = 0; g < own.groups; ++g) {
+      std::vector<at::Tensor> features;
+      for (size_t h = 0; h < count; ++h)
+        features.push_back(at::empty({own.samples, width, tokens}, at::dtype(at::kFloat).device(at::kMeta)));
+      visit(features);
+    }
+  };
+  {
+    diffusion::Discriminator telling = heads();
+    each(clips, [&](const auto& features) { diffusion::generator_loss(telling, features, rule); });
+  }
+  diffusion::Discriminator learning = heads();
+  diffusion::AdversarialLoss loss;
+  const auto learn = [&](const HeadGroups& own, auto add) {
+    learning.follow();
+    each(own, [&](const auto& features) { add(loss, learning, features, rule, 1); });
+  };
+  learn(fakes, diffusion::add_fakes);
+  learn(clips, diffusion::add_reals);
+  if (rule.r1_weight > 0) learn(clips, diffusion::add_penalty);
+  return counted.peak();
+}
+
+/// Their optimiser's states are in fp32.
+diffusion::HeadsBytes heads_of(const PlanRequest& request, const plan::ModelSpec& features) {
+  const auto count = static_cast<int64_t>(request.heads.blocks.size());
+  const int64_t width = features.prediction_row / (4 * count),
+                tokens = representative_batch(request, request.latent, 1).tokens.total(),
+                clips = request.planner.global_batch / 2, fakes = (request.run.misaligned ? 2 : 1) * clips;
+  const plan::ParamSpec largest{.name = "heads", .shape = {width, 9 * width}};
+  double bytes = 0;  // of each value
+  for (const plan::StateSpec& state : plan::states_of({.optimizer = request.planner.states.optimizer})(largest))
+    bytes += static_cast<double>(state.values(0, largest.numel()) * size_of(state.type)) /
+             static_cast<double>(largest.numel());
+  diffusion::HeadsBytes heads = diffusion::heads_bytes(request.heads.blocks.size(), width, bytes);
+  for (int64_t rank = 0, ranks = request.mesh.dp_size(); rank < ranks; ++rank)
+    heads.activations.push_back(
+        activations_of(request, width, tokens, groups_of(clips, rank, ranks), groups_of(fakes, rank, ranks)));
+  return heads;
+}
+
 /// A Planned measured for the micro-batches of `batch`, without a plan yet.
 Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   Planned planned;
@@ -458,6 +564,10 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   beside.resident = planned.spec.resident, beside.between_steps = planned.spec.between_steps;
   beside.swap_piece = planned.spec.swap_piece;
   planned.tangent = std::make_shared<const plan::ModelSpec>(std::move(beside));
+  if (!request.run.judges) return planned;
+  planned.features = measure_features(request, batch, planned.spec);
+  planned.heads = heads_of(request, *planned.features);
+  planned.spec.between_steps = std::max(planned.spec.between_steps, std::ranges::max(planned.heads.activations));
   return planned;
 }
 

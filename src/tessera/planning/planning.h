@@ -8,8 +8,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "tessera/base/target.h"
+#include "tessera/diffusion/distillation.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/graphs.h"
@@ -89,6 +91,10 @@ struct PlanRequest {
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
+  struct Heads {
+    std::set<int64_t> blocks = {};  ///< of the teacher
+    diffusion::AdversarialRule rule = {};
+  } heads = {};  ///< that judge a student: run.judges
   Routing routing;
   int guidance_branches = 2;   ///< forward passes of one sampler step
   int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
@@ -123,6 +129,9 @@ struct MemoryPrice {
 
 struct Planned {
   plan::ModelSpec spec;
+  /// Of heads that judge a student: its teacher up to their blocks, frozen, with gradients of the inputs; null: there are none.
+  std::shared_ptr<const plan::ModelSpec> features = nullptr;
+  diffusion::HeadsBytes heads = {};                          ///< of those heads
   std::shared_ptr<const plan::ModelSpec> tangent = nullptr;  ///< in forward mode; null: the run has no such pass
   plan::Machine machine;
   plan::Choice choice;

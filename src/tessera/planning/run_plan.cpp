@@ -368,10 +368,6 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
   const int world = plans.at(0).planned.plan().mesh.world();
   for (int rank = 0; rank < world; ++rank) {
     for (const PartPlan& p : plans) {
-      int64_t passes = 0;
-      for (const plan::AskBase which : {p.planned.run.base, p.planned.run.unguided})
-        passes += std::ranges::count_if(plan::asking_base(p.planned.plan(), which), [](int64_t n) { return n > 0; });
-      passes += (p.planned.run.teacher_passes + p.planned.run.matches()) * p.planned.plan().accumulation();
       int64_t current = -1;
       int base = 0;
       plan::each_schedule(
@@ -382,7 +378,7 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
               out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
             base += static_cast<int>(schedule.list.size());
           },
-          passes);
+          plan::passes_before(p.planned.run, p.planned.plan()));
     }
   }
   out.flush();

@@ -100,7 +100,7 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
     auto held_out = same ? result.back().held_out : prepare_held_out(part.recipe, job, mesh, comm, rank, options);
     StageData data{samples, std::move(order), part.first, 0, stride, std::move(held_out)};
     for (const recipe::Recipe::DataSet& set : part.recipe.sets) data.sets.push_back(set.name);
-    data.times = part.recipe.train.twins() ? 2 : 1;
+    data.times = part.recipe.pairs() ? 2 : 1;
     if (p > 0) data.follow(result.back());
     result.push_back(std::move(data));
   }

@@ -485,11 +485,104 @@ void read_strengths(Recipe& recipe, const Given& given) {
   if (strengths.empty()) given.fail("a number or several", "1: the teacher is not guided");
 }
 
+/// "2,8,14,19"
+void read_blocks(Recipe& recipe, const Given& given) {
+  auto& blocks = recipe.distill.judge.blocks;
+  blocks.clear();
+  for (const std::string& item : split_list(given.text)) {
+    const double block = checked_number(given, item, "numbers of blocks, as 2,8,14,19");
+    if (!(block >= 0) || block != std::floor(block)) given.fail("numbers of blocks, from 0");
+    blocks.insert(static_cast<int64_t>(block));
+  }
+  if (blocks.empty()) given.fail("a block or several", "distill.method = \"scm\" trains without heads");
+}
+
+void read_discriminator_loss(Recipe& recipe, const Given& given) { recipe.distill.judge.hinge = given.text == "hinge"; }
+
+template <auto member>
+constexpr Read judge = into<&Recipe::distill, &Recipe::Distill::judge, member>;
+using Judge = Recipe::Distill::Judge;
+
+const Needs kJudges = {[](const Facts& f) { return f.recipe.distill.judges(); },
+                       "it belongs to distill.method = \"scm_ladd\""};
+
 const Needs kDistils = {[](const Facts& f) { return f.recipe.distill.on(); }, "it belongs to distill.method"};
 const Needs kConsistent = {[](const Facts& f) { return f.recipe.distill.consistent(); },
-                           "it belongs to distill.method = \"scm\""};
+                           "it belongs to distill.method = \"scm\" and \"scm_ladd\""};
 const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); },
                         "it belongs to distill.method = \"dmd\""};
+
+/// Those of a student that heads judge.
+std::vector<Setting> judge_settings() {
+  return {
+      {"distill.head_blocks",
+       Kind::list,
+       "2,8,14,19",
+       "blocks of the teacher, from 0, whose tokens a head of the discriminator reads",
+       read_blocks,
+       {.needs = {kJudges}}},
+      {"distill.consistency_weight",
+       Kind::number,
+       "1",
+       "weight of the consistency loss beside that of the heads",
+       judge<&Judge::consistency>,
+       {.range = at_least(0), .needs = {kJudges}, .in_stages = true}},
+      {"distill.adversarial_weight",
+       Kind::number,
+       "0.5",
+       "weight of what the heads tell the student",
+       judge<&Judge::weight>,
+       {.range = at_least(0), .needs = {kJudges}, .in_stages = true}},
+      {"distill.discriminator_loss",
+       Kind::choice,
+       "hinge",
+       "loss of the heads and of the student before them",
+       read_discriminator_loss,
+       {.choices = "hinge|cross_entropy", .needs = {kJudges}}},
+      {"distill.r1_weight",
+       Kind::number,
+       "0",
+       "weight of the squared gradients of the heads at features of real pictures, in their loss",
+       judge<&Judge::r1_weight>,
+       {.range = at_least(0), .needs = {kJudges}, .in_stages = true}},
+      {"distill.misaligned",
+       Kind::choice,
+       "true",
+       "whether the heads see real pictures under another picture's caption, too, as if the student had made them",
+       judge<&Judge::misaligned>,
+       {.choices = "true|false", .needs = {kJudges}}},
+      {"distill.own_angles",
+       Kind::choice,
+       "true",
+       "whether real pictures have angles of their own before the heads; false: those of the student's pictures",
+       judge<&Judge::own_angles>,
+       {.choices = "true|false", .needs = {kJudges}}},
+      {"distill.largest_angle",
+       Kind::number,
+       "1.5708",
+       "angle from which a share of the judged pictures is predicted",
+       judge<&Judge::largest_angle>,
+       {.range = above(0), .needs = {kJudges}, .in_stages = true}},
+      {"distill.largest_share",
+       Kind::number,
+       "0.5",
+       "that share; the others have an angle drawn as for the consistency loss",
+       judge<&Judge::largest_share>,
+       {.range = {.least = 0, .most = 1}, .needs = {kJudges}, .in_stages = true}},
+      {"distill.judged_mean",
+       Kind::number,
+       "-0.6",
+       "mean of the normal numbers from which the angles of pictures before the heads are drawn",
+       judge<&Judge::logit_mean>,
+       {.needs = {kJudges}, .in_stages = true}},
+      {"distill.judged_std",
+       Kind::number,
+       "1",
+       "their standard deviation",
+       judge<&Judge::logit_std>,
+       {.range = above(0), .needs = {kJudges}, .in_stages = true}},
+  };
+}
 
 /// Those of a student whose clips are matched with its teacher's.
 std::vector<Setting> matching_settings() {
@@ -528,9 +621,9 @@ std::vector<Setting> distill_settings() {
       {"distill.method",
        Kind::choice,
        "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models of pictures whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step, and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
        distill<&Recipe::Distill::method>,
-       {.choices = "none|scm|dmd"}},
+       {.choices = "none|scm|scm_ladd|dmd"}},
       {"distill.teacher",
        Kind::text,
        "",
@@ -574,8 +667,8 @@ std::vector<Setting> distill_settings() {
        distill<&Recipe::Distill::tangent_warmup>,
        {.range = at_least(0), .needs = {kConsistent}, .in_stages = true}},
   };
-  const std::vector<Setting> matching = matching_settings();
-  rows.insert(rows.end(), matching.begin(), matching.end());
+  for (const std::vector<Setting>& more : {judge_settings(), matching_settings()})
+    rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 

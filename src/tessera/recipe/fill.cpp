@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <tuple>
 
 #include "tessera/base/check.h"
 #include "tessera/data/aspect_ratios.h"
@@ -515,6 +516,27 @@ void check_distillation(const Recipe& r) {
        "frames that are given: a student has its noise and its caption alone"}};
   for (const auto& [there, what] : beside)
     if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
+  if (!r.distill.judges()) return;
+  const plan::OptimizerRow& optimizer = plan::row(r.plan.states.optimizer);
+  const int64_t clips = r.clips_of(r.train.global_batch);
+  const std::tuple<bool, std::string, const char*> refused[] = {
+      {r.train.global_batch % 2 != 0,
+       " trains each clip of a batch twice, and train.global_batch is " + std::to_string(r.train.global_batch),
+       "make it even"},
+      {clips % ((clips + 7) / 8) != 0 || (r.distill.judge.misaligned && 2 * clips % ((2 * clips + 7) / 8) != 0),
+       ": heads normalise over groups of at most 8 clips, and " + std::to_string(clips) +
+           " clips, half of train.global_batch, or twice as many with distill.misaligned, do not divide into such of one size",
+       "take clips that are a multiple of 8, or at most 4"},
+      {!batches(r).empty() || r.data.clips.buckets.size() > 1,
+       " with several sizes of pictures: heads normalise over pictures of one size", "set data.size alone"},
+      {optimizer.whole || optimizer.distance,
+       " with train.optimizer = \"" + r.values.at("train.optimizer") + "\": heads have no such updates",
+       "use came, adamw, lion or adafactor"},
+      {r.mesh[Axis::pp] > 1, " with mesh.pp: what the heads tell does not go back through stages",
+       "use dp_shard, tp, sp or cp"},
+      {!r.stages.empty(), " with [[stage]]: a stage has no turn of its own", "train the stages as runs"}};
+  for (const auto& [there, what, hint] : refused)
+    if (there) throw UserError(Exit::usage, "recipe", method + what, hint);
 }
 
 /// The rules about a whole recipe, when all rows are read.

@@ -5,6 +5,7 @@
 //   recipe.train.lr; recipe.to_toml();               // the resolved recipe reproduces the run
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -198,7 +199,7 @@ struct Recipe {
   } diffusion;
   /// A frozen teacher trains the denoiser, its student.
   struct Distill {
-    std::string method = "none";  ///< or scm, dmd
+    std::string method = "none";  ///< or scm, scm_ladd, dmd
     std::string teacher;          ///< its weights
     bool logvar = true;           ///< the student learns how much a sample weighs
     double sigma_data = 0.5;
@@ -210,6 +211,18 @@ struct Recipe {
     int64_t critic_steps = 5;            ///< of the critic after each of the student's
     double critic_lr = 0;                ///< 0: train.lr
     int64_t steps = 4;                   ///< in which the student makes a clip
+    /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
+    struct Judge {
+      std::set<int64_t> blocks = {2, 8, 14, 19};
+      double consistency = 1, weight = 0.5;  ///< of the losses in the student's
+      bool hinge = true;                     ///< else cross entropy
+      double r1_weight = 0;
+      bool misaligned = true;                              ///< pictures under another's caption count as the student's
+      bool own_angles = true;                              ///< of pictures of the data; else those of the student's
+      double largest_angle = 1.5708, largest_share = 0.5;  ///< of the student's predictions that are judged
+      double logit_mean = -0.6, logit_std = 1;             ///< of the angles at which they are
+    } judge;
+    bool judges() const { return method == "scm_ladd"; }
     bool on() const { return method != "none"; }
     bool consistent() const { return on() && !matches(); }  ///< learns consistency, on angles
     bool matches() const { return method == "dmd"; }        ///< matches distributions
@@ -299,7 +312,9 @@ struct Recipe {
   bool exports_saves() const { return checkpoint.exported == "model" || (checkpoint.exported == "lora" && lora.on); }
 
   /// Clips of a step are so many of train.global_batch: half of them where the others are their twins.
-  int64_t clips_of(int64_t batch) const { return train.twins() ? batch / 2 : batch; }
+  int64_t clips_of(int64_t batch) const { return pairs() ? batch / 2 : batch; }
+  /// Whether a batch has each clip twice.
+  bool pairs() const { return train.twins() || distill.judges(); }
   /// Whether some samples have the prediction without adapters as their target.
   bool asks_base() const {
     const auto is_prior = [](const DataSet& set) { return set.role == Role::prior; };

@@ -104,4 +104,16 @@ class Checkpoints {
   std::chrono::steady_clock::time_point saved_at_ = std::chrono::steady_clock::now();
 };
 
+// Checkpoints of other trainers (foreign_checkpoint.cpp).
+
+/// Whether run.resume names a file or a trainer's folder, not a checkpoint of ours or a word.
+bool is_foreign_checkpoint(const std::string& asked);
+
+/// Writes weights, moments and step of what run.resume names to run.out/adopted/step-000500, a checkpoint from which a run
+/// of any layout resumes, and gives the folder; one that was made of the same file before is kept. All ranks together:
+/// each converts a part. `facts`: of this run. Throws UserError: (input) for a file that is none, lacks a tensor, has
+/// another shape, or pickles of sharded tensors; (usage) for runs whose state such a file cannot have: adapters,
+/// experts, another optimiser than AdamW.
+std::filesystem::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, Ranks& ranks);
+
 }  // namespace tessera::train

@@ -19,7 +19,9 @@ diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
           .flow = {.sigma_data = distill.sigma_data},
           .mean = distill.logit_mean,
           .std = distill.logit_std,
-          .guidance = distill.on() && distill.guided() ? distill.guidance : std::vector<double>{}};
+          .guidance = distill.on() && distill.guided() ? distill.guidance : std::vector<double>{},
+          .largest = distill.judge.largest_angle,
+          .largest_share = distill.judge.largest_share};
 }
 
 }  // namespace
@@ -119,8 +121,10 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
     const recipe::Recipe::DataSet* own = now_->sets.empty() ? nullptr : &now_->sets.at(static_cast<size_t>(set));
     // Losses are means over a batch of which twins are half: each half is to count as a batch.
     const bool twins = now_->train.twins(), twin = twins && place % 2 == 1;
-    const double half = twins ? 2 : 1, loss_weight = half * (own ? own->loss_weight : 1),
+    const bool judged = now_->distill.judges() && place % 2 == 1;
+    const double half = now_->pairs() ? 2 : 1, loss_weight = half * (own ? own->loss_weight : 1),
                  twin_weight = half * now_->train.preserve_weight;
+    const double consistency = now_->distill.judges() ? now_->distill.judge.consistency : 1;
     const bool from_base = twin || (own && own->role == recipe::Recipe::Role::prior);
     const int64_t drawn = place / data.times;  // a twin has the timestep and the noise of its clip
     diffusion::NoiseSettings of_set = noise_[place_of_data];
@@ -131,13 +135,15 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
     const bool blank = twin && now_->train.preserve == recipe::Recipe::Train::Preserve::blank;
     if (twin) of_set.caption_dropout = of_set.pooled_dropout = 0;
     if (from_base) of_set.loss.guidance = {};
+    of_set.angles.second = judged;
     if (blank) {
       of_set.null_context = of_set.blank_context, of_set.caption_dropout = 1;
       of_set.null_pooled = of_set.blank_pooled;
       of_set.pooled_dropout = of_set.null_pooled.defined() ? 1 : 0;
     }
     const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, drawn,
-                       index = index, epoch = epoch, set, loss_weight, twin_weight, twin, blank, from_base] {
+                       index = index, epoch = epoch, set, loss_weight, twin_weight, twin, blank, from_base, judged,
+                       consistency] {
       const auto given = [&](int64_t frames, int64_t latent_frames) {
         return diffusion::given_frames(noise, takes, frames, latent_frames, own_step, drawn);
       };
@@ -151,7 +157,8 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
       sample.index = index;
       sample.set = set;
       sample.from_base = from_base, sample.twin = twin;
-      sample.weight = twin ? twin_weight : sample.weight * loss_weight;
+      sample.weight = twin ? twin_weight : sample.weight * loss_weight * consistency;
+      if (judged) sample.from_base = sample.twin = true, sample.weight = 1;
       return sample;
     };
     wanted.push_back({{static_cast<int64_t>(part_), static_cast<int64_t>(place_of_data), own_step, place}, make});

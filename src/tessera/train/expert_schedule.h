@@ -24,7 +24,8 @@ namespace tessera::train {
 struct ExpertPass {
   engine::Pass pass;
   diffusion::PassData data;
-  bool last = true;  ///< no other pass of the step follows
+  bool last = true;    ///< no other pass of the step follows
+  bool trains = true;  ///< else ranks exchange their reports alone
 };
 
 class ExpertSchedule {
@@ -50,7 +51,7 @@ class ExpertSchedule {
   virtual std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
                                          engine::Engine& engine);
   /// The rate of a pass's updates, and what they need where they are made in the backward.
-  double learning_rate(const ExpertPass& pass) const { return learning_rate(pass.pass.expert, own_step_); }
+  virtual double learning_rate(const ExpertPass& pass) const { return learning_rate(pass.pass.expert, own_step_); }
   int64_t count_update(size_t expert) { return ++updates_[expert]; }  ///< one more: its number
   /// What a pass came to.
   virtual void book(const ExpertPass& pass, const Decision& decision, const diffusion::FlowMatching& objective);
@@ -91,6 +92,8 @@ class ExpertSchedule {
   std::vector<int64_t> places_of(int dp_rank, int64_t batch) const;
   size_t place() const { return experts_.gated ? 0 : expert_; }
   double learning_rate(size_t expert, int64_t own_step) const;
+  /// The places of a step whose samples a rank needs.
+  virtual std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
   const job::Experts& experts_;
   const diffusion::ExpertOrder expert_order_;
@@ -113,7 +116,6 @@ class ExpertSchedule {
   void ask(diffusion::Asked asked, plan::AskBase which, int64_t step, const diffusion::PassData& data,
            engine::Engine& engine);
   void check_steps(size_t expert, int64_t done, int64_t step) const;
-  std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
   const recipe::Recipe& recipe_;                                     // of the whole run
   std::vector<std::vector<prepare::StageData>> data_;                // of each of experts_.places() and part

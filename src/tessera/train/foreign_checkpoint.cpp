@@ -1,4 +1,13 @@
-#include "tessera/train/foreign_checkpoint.h"
+// Converts a training checkpoint of another trainer to ours, to resume from it: a file, torch.save({"model",
+// "optimizer", "step"}), or a folder epoch*-global_step* of ColossalAI's trainers, as Open-Sora's (forms:
+// checkpoint/foreign_states.h).
+//
+//   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, ranks);
+//
+// torch's AdamW has its moments by the number of the parameter ("optimizer.state.0.exp_avg"), FSDP.optim_state_dict by
+// its name; both are read, of any floating dtype. Nothing else of the file counts: rates, order of the data and random
+// numbers are those of the recipe at that step.
+#include "tessera/train/checkpoints.h"
 
 #include <algorithm>
 #include <array>

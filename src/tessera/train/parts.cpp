@@ -32,7 +32,8 @@ Parts::Shared Parts::with_shares(const std::vector<int64_t>& shares) const {
   changed.choice.plan.shares = shares;
   plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.forwards());
   programs.sample = programs_.sample, programs.checkpoint = programs_.checkpoint, programs.base = programs_.base;
-  programs.tangent = programs_.tangent;
+  programs.tangent = programs_.tangent, programs.features = programs_.features;
+  programs.exchange = programs_.exchange;
   return {std::move(programs), changed.memory(rank_)};
 }
 

@@ -44,6 +44,12 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
     facts[key] = recipe.values.at(key);
   if (job.experts.critic())
     for (const char* key : {"distill.critic_steps", "distill.steps"}) facts[key] = recipe.values.at(key);
+  if (!recipe.distill.judges()) return;
+  for (const char* key :
+       {"distill.head_blocks", "distill.consistency_weight", "distill.adversarial_weight", "distill.discriminator_loss",
+        "distill.r1_weight", "distill.misaligned", "distill.own_angles", "distill.largest_angle",
+        "distill.largest_share", "distill.judged_mean", "distill.judged_std"})
+    facts[key] = recipe.values.at(key);
 }
 
 void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {

@@ -35,7 +35,6 @@
 #include "tessera/planning/plan_view.h"
 #include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/run_recipe.h"
-#include "tessera/train/foreign_checkpoint.h"
 #include "tessera/train/gate_schedule.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/stop_signal.h"
@@ -241,6 +240,7 @@ void make_engine(Run& run, const std::string& trace) {
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = ranks.place.local_world, options.nvme = run.recipe.plan.disk();
   options.graphs = run.ranks.of_first(planned.graphs.on);  // the others know the plan alone
+  options.frozen_passes = run.recipe.distill.judges();
   if (!trace.empty()) options.trace = trace + ".rank-" + std::to_string(ranks.rank());
   int64_t host = 0;
   for (const planning::PartPlan& p : run.parts->all())

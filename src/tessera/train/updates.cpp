@@ -89,7 +89,7 @@ void Updates::begin_part(const recipe::Recipe::Train& train, bool skips_not_fini
 
 const ExpertPass& Updates::armed(ExpertPass& pass) {
   pass.data.gradient_scale = loss_scale_.scale().value_or(1);
-  if (pass.data.plan->update == plan::Update::in_backward)
+  if (pass.trains && pass.data.plan->update == plan::Update::in_backward)
     pass.pass.ahead =
         step_size_.armed(pass.pass.expert, {experts_.count_update(pass.pass.expert), experts_.learning_rate(pass), 1});
   return pass;
@@ -101,7 +101,7 @@ Decision Updates::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.rate = experts_.learning_rate(pass);
   rules.clip_norm = clip_norm_;
   rules.skip_not_finite = skips_not_finite_;
-  rules.updated = pass.pass.ahead.has_value();
+  rules.updated = pass.pass.ahead.has_value() || !pass.trains;
   rules.count_update = [&] { return experts_.count_update(pass.pass.expert); };
   rules.source = [&](int64_t index) { return experts_.data().samples->source(index); };
   rules.kept = [&] { return health_.way_back(rules.step, rules.rate); };
@@ -122,6 +122,7 @@ Decision Updates::decide(const ExpertPass& pass, const engine::StepRun& step) {
     save_asked_ = "a signal asked for it";
   else if (decision.due)
     save_asked_ = "checkpoint.every_minutes are over";
+  if (!pass.trains) return decision;
   if (const std::optional<bool> spike = health_.weigh(pass, decision)) proofs_.trained(pass.pass.expert, *spike);
   return decision;
 }

@@ -300,6 +300,13 @@ ops::WeightSite& Store::site(int u, std::string_view site) {
   return *found;
 }
 
+void Store::freeze(bool all) {
+  for (Unit& unit : units_) {
+    for (size_t p = 0; p < unit.sites.size(); ++p) unit.sites[p].frozen = all || !unit.spec.params[p].trainable;
+    unit.anchor.requires_grad_(!all && unit.layout.grad_total > 0);
+  }
+}
+
 std::vector<ops::WeightSite*> Store::trained_sites(int u) {
   std::vector<ops::WeightSite*> trained;
   for (size_t p = 0; p < units_[u].sites.size(); ++p)

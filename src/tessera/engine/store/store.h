@@ -127,6 +127,16 @@ class Store {
   ops::WeightSite* find(int unit, std::string_view site);  ///< null when the unit has no such parameter
   const plan::ParamSpec* find_spec(int unit, std::string_view site) const;
   ops::WeightSite& site(int unit, std::string_view site);
+  /// While it lives no parameter is trained.
+  class FrozenScope {
+   public:
+    explicit FrozenScope(Store& store) : store_(store) { store_.freeze(true); }
+    ~FrozenScope() { store_.freeze(false); }
+    FrozenScope(const FrozenScope&) = delete;
+
+   private:
+    Store& store_;
+  };
   /// The sites of trained parameters.
   std::vector<ops::WeightSite*> trained_sites(int unit);
 
@@ -228,6 +238,7 @@ class Store {
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
 
  private:
+  void freeze(bool all);
   bool is_primary(int unit, int buffer, int rank) const;
   bool shares(const Part& part) const;
   Tensor counted(int unit, int buffer, const Tensor& grad) const;

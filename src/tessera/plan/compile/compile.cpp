@@ -239,6 +239,12 @@ Schedule Compiler::train(bool pending) {
   return done();
 }
 
+Schedule Compiler::exchange() {
+  draft_.schedule.micros = 0;
+  gradients_.norm();
+  return done();
+}
+
 Schedule Compiler::updates() {
   draft_.schedule.micros = 0;
   gradients_.update_all();
@@ -273,6 +279,17 @@ Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool 
   delay_drops(model, plan, rank, schedule);
   order_memory(schedule);
   return schedule;
+}
+
+Schedule compile_frozen(const ModelSpec& model, const Plan& plan, int rank, std::string phase) {
+  Schedule schedule = Compiler(model, plan, rank, std::move(phase), CompiledFor::frozen).train(/*pending=*/false);
+  delay_drops(model, plan, rank, schedule);
+  order_memory(schedule);
+  return schedule;
+}
+
+Schedule compile_exchange(const ModelSpec& model, const Plan& plan, int rank) {
+  return Compiler(model, plan, rank, "exchange", CompiledFor::frozen).exchange();
 }
 
 Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {
@@ -317,8 +334,8 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
 }
 
 int64_t RunSchedules::most(int64_t Schedule::*bytes, bool samples) const {
-  int64_t all =
-      std::max({train.*bytes, base.*bytes, tangent.*bytes, first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
+  int64_t all = std::max({train.*bytes, base.*bytes, tangent.*bytes, features.*bytes, judged.*bytes, first.*bytes,
+                          updates.*bytes, samples ? sample.*bytes : 0});
   for (const auto& [expert, own] : of_expert)
     all = std::max({all, own.train.*bytes, own.first.*bytes, own.updates.*bytes});
   return all;
@@ -343,6 +360,8 @@ Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
   checkpoint = program(schedules.checkpoint);
   base = program(schedules.base);
   tangent = program(schedules.tangent);
+  features = program(schedules.features), judged = program(schedules.judged);
+  exchange = program(schedules.exchange);
   first = program(schedules.first);
   updates = program(schedules.updates);
   for (auto& [expert, own] : schedules.of_expert) {

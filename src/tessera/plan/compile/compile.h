@@ -22,6 +22,11 @@ namespace tessera::plan {
 /// out.
 Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true,
                        CompiledFor compiled_for = CompiledFor::run);
+/// All micro-batches of a step forward and backward through parameters that stay as they are, for the gradients of the inputs.
+/// `model`: measured for a caller that asks for these.
+Schedule compile_frozen(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
+/// What ranks exchange at a step's norm, of a step that trains nothing of the plan's.
+Schedule compile_exchange(const ModelSpec& model, const Plan& plan, int rank);
 /// The updates that a step deferred.
 Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank);
 /// Forward only, `micros` passes in a row (a step of the sampler runs one pass for each guidance branch).
@@ -44,6 +49,9 @@ struct RunShape {
   /// Before each training step a frozen teacher predicts each micro-batch, twice where it is guided, and then the student in
   /// forward mode.
   int teacher_passes = 0;
+  /// Heads on the teacher's blocks judge what the student predicts of the second sample of each pair: in one step they tell the
+  /// student, in the next they learn, from one batch of its predictions and one of pictures; or from two of the former.
+  bool judges = false, misaligned = false;
   bool distils() const { return teacher_passes > 0; }
   /// Passes of a student, its critic and its teacher over each micro-batch before a training step; empty: none of these.
   std::function<int(int64_t step)> passes_of = {};
@@ -77,6 +85,9 @@ struct AllOf {
   T train, sample, checkpoint;
   T base;     ///< a pass over a micro-batch, of whose result targets are made; empty where none is asked for
   T tangent;  ///< the same in forward mode
+  /// Of heads on a frozen network: what its blocks return of a micro-batch; all of a step's, forward and backward to its inputs;
+  /// and the exchange of a step in which the heads alone learn.
+  T features, judged, exchange;
   /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
   /// empty and never run.
   T first, updates;

@@ -312,6 +312,7 @@ class Compiler {
            CompiledFor compiled_for = CompiledFor::run);
 
   Schedule train(bool pending);
+  Schedule exchange();
   Schedule updates();
   Schedule forward_only(int micros);
   Schedule checkpoint();

@@ -16,7 +16,7 @@ Draft::Draft(const ModelSpec& model, const Plan& plan, int rank, std::string pha
       for_memory(compiled_for == CompiledFor::memory),
       outer(group_name("reduce_outer", {Axis::dp_replicate})),
       world(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
-      sizes(model, plan, rank),
+      sizes(compiled_for == CompiledFor::frozen ? UnitSizes(model, plan, rank).frozen() : UnitSizes(model, plan, rank)),
       arena(!for_memory),
       host(!for_memory),
       disk(!for_memory) {

@@ -139,7 +139,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   curve.persistent = base.total();
   base.slots = std::max(arena, schedule.arena) + swap_piece(model, plan);
   base.activations = model.resident;
-  ActivationWalk walk(model, plan, rank, schedule.phase == "train");
+  ActivationWalk walk(model, plan, rank, schedule.phase == "train" || schedule.phase == "judged");
   for (size_t i = 0; i < schedule.list.size(); ++i) {
     const Instruction& in = schedule.list[i];
     const int64_t held = walk.live();
@@ -159,7 +159,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   if (const int64_t idle = base.total() + model.between_steps; schedule.phase == "train" && idle > curve.peak) {
     curve.peak = idle;
     curve.at = static_cast<int>(schedule.list.size()) - 1;
-    curve.at_name = "a sample's decoding";
+    curve.at_name = "what is done between steps";
     curve.by_part = base;
     curve.by_part.temporaries = model.between_steps;
   }

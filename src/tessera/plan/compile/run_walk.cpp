@@ -71,16 +71,41 @@ void RunWalk::after_step() {
   follows_.assign(order.rbegin(), order.rend());
 }
 
+PassesBefore passes_before(const RunShape& run, const Plan& plan) {
+  const auto of = [&](AskBase which) {
+    return std::ranges::count_if(asking_base(plan, which), [](int64_t samples) { return samples > 0; });
+  };
+  PassesBefore passes;
+  for (const AskBase which : {run.base, run.unguided}) passes.base += of(which);
+  passes.base += (run.teacher_passes + run.matches()) * (run.judges ? of(AskBase::clips) : plan.accumulation());
+  if (run.judges) passes.second = of(AskBase::twins);
+  return passes;
+}
+
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes) {
+                   const std::function<void(int64_t, const Schedule&)>& emit, const PassesBefore& before) {
+  const auto several = [&](int64_t step, int64_t passes, const Schedule& schedule) {
+    for (int64_t pass = 0; pass < passes; ++pass) emit(step, schedule);
+  };
   RunWalk walk(run, schedules.just_in_time());
   const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
-        for (int64_t pass = 0, all = base_passes * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
+        if (run.judges && visit->step % 2 == 0) {  // the heads learn
+          several(visit->step, before.second, schedules.base);
+          several(visit->step, (run.misaligned ? 3 : 2) * before.second, schedules.features);
+          emit(visit->step, schedules.exchange);
+          break;
+        }
+        for (int64_t pass = 0, all = before.base * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
              ++pass) {
           emit(visit->step, schedules.base);
           if (run.distils() && (pass + 1) % run.teacher_passes == 0) emit(visit->step, schedules.tangent);
+        }
+        if (run.judges) {
+          several(visit->step, before.second, schedules.base);
+          several(visit->step, before.second, schedules.features);
+          emit(visit->step, schedules.judged);
         }
         emit(visit->step, schedules.step(visit->pending, expert(visit->step)));
         break;

@@ -54,9 +54,15 @@ class RunWalk {
   std::vector<Visit> follows_;  // entries after the current step, next one last
 };
 
-/// Calls `emit(step, schedule)` for everything one rank runs, in order. `base_passes`: of RunSchedules::base before each
-/// training step, with those in forward mode between them; of a run that matches(), so many times RunShape::passes_of.
+/// How many passes of each kind are before a training step.
+struct PassesBefore {
+  int64_t base = 0;    ///< of RunSchedules::base, with those in forward mode between them; of a run that matches(), so
+                       ///< many times RunShape::passes_of
+  int64_t second = 0;  ///< of a student that heads judge: over the second samples of pairs
+};
+PassesBefore passes_before(const RunShape& run, const Plan& plan);
+/// Calls `emit(step, schedule)` for everything one rank runs, in order; no step of those that heads have in turn is skipped.
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes = 0);
+                   const std::function<void(int64_t, const Schedule&)>& emit, const PassesBefore& before = {});
 
 }  // namespace tessera::plan

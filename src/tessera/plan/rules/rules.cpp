@@ -39,6 +39,8 @@ int intern(std::unordered_map<std::string, int>& ids, const std::string& name) {
   return ids.try_emplace(name, static_cast<int>(ids.size())).first->second;
 }
 
+bool has_backwards(const std::string& phase) { return phase.starts_with("train") || phase == "judged"; }
+
 bool same_run(const Line& a, const Line& b) { return a.rank == b.rank && a.step == b.step; }
 
 }  // namespace
@@ -168,7 +170,7 @@ void Checker::resolve_waits() {
 
 // A pass ends where the phase changes; the experts of a step have one phase each, "train expert_1". Forward-only
 // schedules run many times in a step: a repeated first gather, or the fetch of its shard, begins the next pass, because
-// a pass gathers a unit once for each micro-batch.
+// such a pass gathers a unit once for each micro-batch. One with backwards may gather it again for them.
 void Checker::split_passes() {
   std::set<std::tuple<Op, int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
@@ -177,7 +179,7 @@ void Checker::split_passes() {
         in(k).op == Op::fetch && in(k).part == Part::parameters && (in(k).lane == Lane::disk || in(k).host < 0);
     const std::tuple key{in(k).op, unit(k), in(k).micro};
     const bool brings = in(k).op == Op::gather || first_hop;
-    const bool repeats = brings && !lines_[k].phase.starts_with("train") && gathered.contains(key);
+    const bool repeats = brings && !has_backwards(lines_[k].phase) && gathered.contains(key);
     begins = begins || repeats;
     if (begins) {
       passes_.push_back({lines_[k].rank, lines_[k].step, k, k});

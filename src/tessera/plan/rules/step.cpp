@@ -223,6 +223,7 @@ class SizeRules {
   /// Line `k` writes a unit's gradient.
   void gradient(int k) {
     Size& size = sizes_[checker_.unit(k)];
+    if (checker_.in(k).bytes == 0 && size.frozen) return;
     size.gradient.note(k, checker_.in(k).bytes);
     expect(k, size.gradient, "the size of the unit's gradient in @");
     if (const int gather = size.parameters.line; gather >= 0) {
@@ -247,6 +248,7 @@ class SizeRules {
   struct Size {
     Quantity parameters, gradient, shard, partition;
     bool sharded = false;
+    bool frozen = false;  // all of it, in this pass
   };
 
   /// All of a unit's parameters, or its whole gradient.
@@ -255,6 +257,7 @@ class SizeRules {
     const bool reduces = checker_.in(k).op == Op::reduce;
     Quantity& quantity = reduces ? size.gradient : size.parameters;
     quantity.note(k, checker_.in(k).bytes);
+    if (!reduces) size.frozen = checker_.in(k).frozen == checker_.in(k).bytes;
     if (!reduces && !checker_.groups_of(k).empty()) size.sharded = true;
     expect(k, quantity, "the unit's size in @");
     int64_t shard = 0;

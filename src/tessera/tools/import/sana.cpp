@@ -13,8 +13,8 @@ namespace tessera::tools {
 namespace {
 
 constexpr const char* kSprint =
-    "SANA-Sprint is distilled by consistency and by adversarial heads on its teacher: write a recipe of the former by hand "
-    "(distill.method = \"scm\", docs/training.md), the latter is not trained here";
+    "SANA-Sprint is distilled by consistency and by adversarial heads on its teacher: write a recipe of the former "
+    "or of both by hand (distill.method = \"scm_ladd\", docs/training.md): its configuration is not translated";
 
 /// As they are written in YAML, "[a, 'b']" of a flag included.
 std::vector<std::string> items_of(const std::string& value) {
