@@ -134,6 +134,44 @@ TEST(ProbeOfADevice, OfAnUnknownChipHasNoTargetAndSaysSo) {
   EXPECT_EQ(plan::find_profile(file).target, "");
 }
 
+/// The shapes are those of a recipe's step; a profile of another library's version, or with words that are no algorithm, is warned of.
+TEST(ProbeOfADevice, ChoosesAlgorithmsForARecipeAndARunTakesThem) {
+  const std::string file = shared().out("products.toml");
+  const Result probed = on_device({"probe", "--device", "cuda", "--small", "--seconds", "0.001", "--folder",
+                                   shared().folder().string(), "--recipe", shared().recipe(), "--out", file},
+                                  {{"TESSERA_SIMULATED_PRODUCTS", "products 7"}});
+  ASSERT_EQ(probed.code, 0) << probed.output;
+  plan::Profile profile = plan::find_profile(file);
+  EXPECT_EQ(profile.algorithms.library, "products 7");
+  const size_t shapes = profile.algorithms.chosen.size();
+  ASSERT_GT(shapes, 5U) << "a step has more kinds of products";
+  const auto train = [&](const std::string& by, const char* name, const char* version, int ranks) {
+    std::vector<std::string> words = {"train", shared().recipe(), "--run.steps", "2", "--run.device", "cuda"};
+    words.insert(words.end(), {"--plan.profile", by, "--run.out", shared().out(name)});
+    if (ranks > 1) words.insert(words.begin(), {"launch", "-n", std::to_string(ranks)});
+    return on_device(words, {{"TESSERA_SIMULATED_PRODUCTS", version}});
+  };
+  const std::string used = "products of " + std::to_string(shapes) + " shapes are computed by the algorithms";
+  for (const int ranks : {1, 2}) {
+    const std::string name = "products-" + std::to_string(ranks);
+    const Result taken = train(file, name.c_str(), "products 7", ranks);
+    ASSERT_EQ(taken.code, 0) << taken.output;
+    EXPECT_NE(taken.output.find(used), std::string::npos) << taken.output;
+  }
+  const Result newer = train(file, "newer", "products 8", 1);
+  EXPECT_EQ(newer.code, 0) << newer.output;
+  EXPECT_EQ(newer.output.find(used), std::string::npos) << newer.output;
+  EXPECT_NE(newer.output.find("they are of products 7, this is products 8"), std::string::npos) << newer.output;
+
+  profile.algorithms.chosen.begin()->second.back() = 'x';
+  const std::string broken = shared().out("broken.toml");
+  std::ofstream(broken) << profile.to_toml();
+  const Result refused = train(broken, "broken", "products 7", 1);
+  EXPECT_EQ(refused.code, 0) << refused.output;
+  EXPECT_EQ(refused.output.find(used), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("is not 128 digits of 0 to f"), std::string::npos) << refused.output;
+}
+
 TEST(ProbeOfADevice, WithoutOneIsAnErrorWithTheReason) {
   const Result r = shared().tessera({"probe", "--device", "cuda"});
   EXPECT_EQ(r.code, 2) << r.output;
