@@ -6,6 +6,7 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/shares.h"
+#include "tessera/plan/unit_keys.h"
 #include "tessera/planning/planning.h"
 
 namespace tessera::planning {
