@@ -25,9 +25,9 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "momentum": (96, 1024),
     "step_along": (96, 0),
     "row_sums": (96, 20480),  # 32 columns of 32 rows for each of four warps
-    "column_sums": (96, 0),
+    "column_sums": (128, 2048),  # of 256 threads, two blocks: sums of eight groups of rows, for 32 columns
     "residual_rows": (96, 20480),
-    "residual_columns": (96, 1024),
+    "residual_columns": (128, 3072),
     "divided_squares": (96, 2048),
     "master_squares": (80, 2048),
     "move_means": (64, 0),
@@ -82,6 +82,7 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "back_of_states": (128, 0),
     "back_of_results": (128, 0),
     "spin": (16, 0),
+    "write_word": (16, 0),
 }
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",

@@ -14,7 +14,7 @@ using ops::FactoredPlace;
 
 constexpr int kRowThreads = 128;  // of a thread block that adds rows: four warps
 constexpr int kColumns =
-    64;  // of a thread block that adds columns: those of a small matrix are on many multiprocessors
+    32;  // of a thread block that adds columns: those of a small matrix are on many multiprocessors
 constexpr int kGroupsAtOnce = 8;  // ... and groups of rows of each
 constexpr int kColumnThreads = kColumns * kGroupsAtOnce;
 
@@ -205,7 +205,7 @@ __device__ void add_columns(const FactoredPlace& p, double* sums, const Value& v
 __global__ void __launch_bounds__(kRowThreads, 2) row_sums(ClippedSlice s, double* sums) {
   add_rows(s.place, sums, Squares{s});
 }
-__global__ void __launch_bounds__(kColumnThreads, 1) column_sums(ClippedSlice s, double* sums) {
+__global__ void __launch_bounds__(kColumnThreads, 2) column_sums(ClippedSlice s, double* sums) {
   add_columns(s.place, sums, Squares{s});
 }
 
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   load_any_map(map, first);
   add_rows(s.place, sums, Residuals{s, first, map, keep, take, eps, clip_of(s)});
 }
-__global__ void __launch_bounds__(kColumnThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, 2)
     residual_columns(ClippedSlice s, DeviceMoment first, float keep, float take, float eps, double* sums) {
   __shared__ float map[256];
   load_any_map(map, first);
