@@ -4,7 +4,7 @@
 #include <fstream>
 #include <set>
 
-#include "program.h"
+#include "planned_schedule.h"
 
 namespace tessera::testing {
 namespace {
@@ -14,33 +14,13 @@ const TinyRun& shared() {
   return run;
 }
 
-std::string without_times(const std::string& line) {
-  const size_t at = line.find(",\"t0\":");
-  return at == std::string::npos ? line : line.substr(0, at) + "}";
-}
-
-void expect_planned_is_executed(int ranks, const std::string& mesh, std::vector<std::string> more) {
-  const std::string planned = shared().out("planned.jsonl"), executed = shared().out("executed.jsonl");
+void expect_planned_is_executed(int ranks, const std::string& mesh, const std::vector<std::string>& more) {
   const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();  // a run each, none resumes
   std::vector<std::string> flags = {
       "--mesh",         mesh, "--run.steps",    "3", "--checkpoint.every", "2",
       "--sample.every", "2",  "--sample.steps", "3", "--run.out",          shared().out("run-" + test + "-" + mesh)};
   flags.insert(flags.end(), more.begin(), more.end());
-  std::vector<std::string> plan = {"plan", shared().recipe(), "--schedule", planned};
-  plan.insert(plan.end(), flags.begin(), flags.end());
-  const Result p = shared().tessera(plan);
-  ASSERT_EQ(p.code, 0) << p.output;
-  std::vector<std::string> train = {"launch",           "-n",    std::to_string(ranks), "train", shared().recipe(),
-                                    "--trace-schedule", executed};
-  train.insert(train.end(), flags.begin(), flags.end());
-  const Result t = shared().tessera(train);
-  ASSERT_EQ(t.code, 0) << t.output;
-  const auto a = lines_of(planned), b = lines_of(executed);
-  ASSERT_GT(a.size(), 50u);
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], without_times(b[i])) << "line " << i + 1;
-  const Result check = shared().tessera({"plan", "--check", executed});
-  EXPECT_EQ(check.code, 0) << check.output;
+  testing::expect_planned_is_executed(shared(), ranks, flags);
 }
 
 TEST(Schedule, WhatIsPlannedIsExecutedOnTwoRanks) { expect_planned_is_executed(2, "dp_shard=2", {}); }

@@ -212,6 +212,14 @@ double add_part(AdversarialLoss& sum, const Discriminator& heads, const Tensor& 
   return value;
 }
 
+/// The same of logits that should be below zero; without the half of a hinge.
+double add_errors(AdversarialLoss& sum, const Discriminator& heads, const Tensor& logits, const AdversarialRule& rule,
+                  double share) {
+  const double half = rule.hinge ? 0.5 : 1;
+  const Tensor errors = rule.hinge ? hinge(1 + logits) : at::softplus(logits);
+  return add_part(sum, heads, errors.mean() * (half * share)) / half;
+}
+
 }  // namespace
 
 JudgedLoss generator_loss(Discriminator& heads, const std::vector<Tensor>& features, const AdversarialRule& rule) {
@@ -225,21 +233,17 @@ JudgedLoss generator_loss(Discriminator& heads, const std::vector<Tensor>& featu
 void add_fakes(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
                const AdversarialRule& rule, double share) {
   const at::AutoGradMode graph(true);
-  const double half = rule.hinge ? 0.5 : 1;
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_fake = logits.detach();
-  loss.fake +=
-      add_part(loss, heads, (rule.hinge ? hinge(1 + logits) : at::softplus(logits)).mean() * (half * share)) / half;
+  loss.fake += add_errors(loss, heads, logits, rule, share);
 }
 
 void add_reals(AdversarialLoss& loss, Discriminator& heads, const std::vector<Tensor>& features,
                const AdversarialRule& rule, double share) {
   const at::AutoGradMode graph(true);
-  const double half = rule.hinge ? 0.5 : 1;
   const Tensor logits = heads.logits(features, /*training=*/false);
   loss.logits_real = logits.detach();
-  loss.real +=
-      add_part(loss, heads, (rule.hinge ? hinge(1 - logits) : at::softplus(-logits)).mean() * (half * share)) / half;
+  loss.real += add_errors(loss, heads, -logits, rule, share);
 }
 
 /// Mean over samples of the squared gradients at the features, over the number of heads.

@@ -5,14 +5,15 @@
 //   StepGraphs graphs(interpreter, lanes);
 //   if (!graphs.run(shared)) lanes.run(shared, 0, norm);      // the instructions before the norm
 //
-// [Note: what a graph repeats] A graph has the addresses and the numbers that kernels were given when it was captured. Parameters,
-// states, gradients and slots stay where they are while a program runs, and temporaries get the same places again, which a
-// graph holds while it works (Meter::Claim). Samples are brought to the same page-locked memory. Numbers that the host knows
-// are the same where the micro-batches have the same form: sizes, samples, segments, and the weights of losses. So there is a
-// graph for each form (buckets, lengths of captions), captured when a form comes for the second time: the first time
-// libraries set themselves up. [Note: graphs of several ranks] Messages between devices are nodes like others, and NCCL wants
-// all ranks of one to launch graphs of one capture. So the ranks tell each other their forms before each step, and the form of
-// a step is that of all of them: they capture it together, or repeat it together, or run it without. Updates are not part of it: their rates, clip factors and random numbers are new in each step.
+// [Note: what a graph repeats] A graph has the addresses and the numbers that kernels were given when it was captured.
+// Parameters, states, gradients and slots stay where they are while a program runs, and temporaries get the same places
+// again, which a graph holds while it works (Meter::Claim). Samples are brought to the same page-locked memory. Numbers
+// that the host knows are the same where the micro-batches have the same form: sizes, samples, segments, and the weights of
+// losses. So there is a graph for each form (buckets, lengths of captions), captured when a form comes for the second time:
+// the first time libraries set themselves up. [Note: graphs of several ranks] Messages between devices are nodes like
+// others, and NCCL wants all ranks of one to launch graphs of one capture. So the ranks tell each other their forms before
+// each step, and the form of a step is that of all of them: they capture it together, or repeat it together, or run it
+// without. Updates are not part of it: their rates, clip factors and random numbers are new in each step.
 #include <deque>
 
 #include "tessera/engine/lanes.h"

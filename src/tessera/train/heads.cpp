@@ -78,55 +78,58 @@ int64_t Heads::owner(int64_t group, const Spread& spread) const {
   return peers_ ? group * peers_->size() / groups : 0;
 }
 
+std::vector<int64_t> Heads::between(size_t from, size_t to, const Spread& spread) const {
+  std::vector<int64_t> samples;
+  for (const int64_t i : spread.of_rank[from])
+    if (owner(i / diffusion::samples_of_group(spread.samples), spread) == static_cast<int64_t>(to))
+      samples.push_back(i);
+  return samples;
+}
+
+std::vector<Tensor> Heads::exchanged(const Samples& leave, const Samples& come, int64_t tokens,
+                                     const std::function<Tensor(int64_t)>& row) const {
+  const int64_t columns = static_cast<int64_t>(count_) * width_;
+  const auto none = [&](size_t rows) { return at::empty({static_cast<int64_t>(rows), tokens, columns}, at::kFloat); };
+  std::vector<Tensor> out, in;
+  for (size_t m = 0; m < leave.size(); ++m) {
+    std::vector<Tensor> rows;
+    for (const int64_t i : leave[m]) rows.push_back(row(i));
+    out.push_back(rows.empty() ? none(0) : at::stack(rows));
+    in.push_back(m == here() ? out.back() : none(come[m].size()));
+  }
+  if (peers_) peers_->all_to_all(out, in);
+  return in;
+}
+
 Heads::Groups Heads::gathered(const Rows& own, const Spread& spread, int64_t tokens) const {
   const engine::Meter::Scope host(engine::Part::host);
   const int64_t size = diffusion::samples_of_group(spread.samples), columns = static_cast<int64_t>(count_) * width_;
-  const auto here = static_cast<size_t>(peers_ ? peers_->rank() : 0);
-  std::vector<Tensor> out, in;
-  for (size_t m = 0; m < spread.of_rank.size(); ++m) {
-    std::vector<Tensor> leave;
-    int64_t come = 0;
-    for (const int64_t i : spread.of_rank[here])
-      if (owner(i / size, spread) == static_cast<int64_t>(m)) leave.push_back(own.at(i));
-    for (const int64_t i : spread.of_rank[m]) come += owner(i / size, spread) == static_cast<int64_t>(here);
-    out.push_back(leave.empty() ? at::empty({0, tokens, columns}, at::kFloat) : at::stack(leave));
-    in.push_back(m == here ? out.back() : at::empty({come, tokens, columns}, at::kFloat));
-  }
-  if (peers_) peers_->all_to_all(out, in);
+  Samples leave, come;
+  for (size_t m = 0; m < spread.of_rank.size(); ++m)
+    leave.push_back(between(here(), m, spread)), come.push_back(between(m, here(), spread));
+  const std::vector<Tensor> in = exchanged(leave, come, tokens, [&](int64_t i) { return own.at(i); });
   Groups groups;
-  for (size_t m = 0; m < in.size(); ++m) {
-    int64_t next = 0;
-    for (const int64_t i : spread.of_rank[m]) {
-      if (owner(i / size, spread) != static_cast<int64_t>(here)) continue;
+  for (size_t m = 0; m < in.size(); ++m)
+    for (size_t k = 0; k < come[m].size(); ++k) {
+      const int64_t i = come[m][k];
       Tensor& group = groups[i / size];
       if (!group.defined()) group = at::empty({size, tokens, columns}, at::kFloat);
-      group[i % size].copy_(in[m][next++]);
+      group[i % size].copy_(in[m][static_cast<int64_t>(k)]);
     }
-  }
   return groups;
 }
 
 Heads::Rows Heads::scattered(const Groups& groups, const Spread& spread, int64_t tokens) const {
   const engine::Meter::Scope host(engine::Part::host);
-  const int64_t size = diffusion::samples_of_group(spread.samples), columns = static_cast<int64_t>(count_) * width_;
-  const auto here = static_cast<size_t>(peers_ ? peers_->rank() : 0);
-  std::vector<Tensor> out, in;
-  for (size_t m = 0; m < spread.of_rank.size(); ++m) {
-    std::vector<Tensor> leave;
-    int64_t come = 0;
-    for (const int64_t i : spread.of_rank[m])
-      if (owner(i / size, spread) == static_cast<int64_t>(here)) leave.push_back(groups.at(i / size)[i % size]);
-    for (const int64_t i : spread.of_rank[here]) come += owner(i / size, spread) == static_cast<int64_t>(m);
-    out.push_back(leave.empty() ? at::empty({0, tokens, columns}, at::kFloat) : at::stack(leave));
-    in.push_back(m == here ? out.back() : at::empty({come, tokens, columns}, at::kFloat));
-  }
-  if (peers_) peers_->all_to_all(out, in);
+  const int64_t size = diffusion::samples_of_group(spread.samples);
+  Samples leave, come;
+  for (size_t m = 0; m < spread.of_rank.size(); ++m)
+    leave.push_back(between(m, here(), spread)), come.push_back(between(here(), m, spread));
+  const std::vector<Tensor> in =
+      exchanged(leave, come, tokens, [&](int64_t i) { return groups.at(i / size)[i % size]; });
   Rows rows;
-  for (size_t m = 0; m < in.size(); ++m) {
-    int64_t next = 0;
-    for (const int64_t i : spread.of_rank[here])
-      if (owner(i / size, spread) == static_cast<int64_t>(m)) rows[i] = in[m][next++];
-  }
+  for (size_t m = 0; m < in.size(); ++m)
+    for (size_t k = 0; k < come[m].size(); ++k) rows[come[m][k]] = in[m][static_cast<int64_t>(k)];
   return rows;
 }
 

@@ -6,6 +6,7 @@
 //   Heads heads(job::optimiser_of(recipe, states), rules, {.count = 4, .width = 2240}, device, peers);
 //   const Heads::Told told = heads.tell(features, spread, tokens);              // the student learns
 //   const Heads::Lesson lesson = heads.learn(fakes, of_fakes, reals, of_reals, tokens, rate);
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -95,6 +96,13 @@ class Heads {
   };
   using Groups = std::map<int64_t, at::Tensor>;  // by number: [samples, tokens, heads * width]
   int64_t owner(int64_t group, const Spread& spread) const;
+  size_t here() const { return static_cast<size_t>(peers_ ? peers_->rank() : 0); }
+  using Samples = std::vector<std::vector<int64_t>>;  // by rank that they go to, or come from
+  /// Samples of a rank whose groups another one has.
+  std::vector<int64_t> between(size_t from, size_t to, const Spread& spread) const;
+  /// Rows that came of each rank, for those that left to it.
+  std::vector<at::Tensor> exchanged(const Samples& leave, const Samples& come, int64_t tokens,
+                                    const std::function<at::Tensor(int64_t)>& row) const;
   Groups gathered(const Rows& own, const Spread& spread, int64_t tokens) const;
   Rows scattered(const Groups& groups, const Spread& spread, int64_t tokens) const;
   std::vector<at::Tensor> features(const at::Tensor& group) const;
