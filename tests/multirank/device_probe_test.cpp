@@ -123,6 +123,15 @@ TEST(ProbeOfADevice, ARunOnAnotherChipOrOnTheCpuRefusesItsProfile) {
   EXPECT_NE(cpu.output.find("measured on another machine (simulated (sm_90))"), std::string::npos) << cpu.output;
 }
 
+/// By the profile of one rank a second one is on another node: two links with 512 MiB each, of a device with 1 GiB.
+TEST(ProbeOfADevice, WithoutRoomBesideDriverAndLinksARunIsRefused) {
+  const Result r = on_device({"launch", "-n", "2", "train", shared().recipe(), "--run.steps", "1", "--run.device",
+                              "cuda", "--plan.profile", probed(shared(), 1), "--run.out", shared().out("beside")});
+  EXPECT_EQ(r.code, 4) << r.output;
+  EXPECT_NE(r.output.find("gives a rank 1.00 GiB, but 1.78 GiB lie beside"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("tessera launch -n RANKS probe"), std::string::npos) << r.output;
+}
+
 /// What a plan can be made for is a target; of another chip the profile says that it has none.
 TEST(ProbeOfADevice, OfAnUnknownChipHasNoTargetAndSaysSo) {
   const std::string file = shared().out("unknown.toml");
@@ -136,29 +145,35 @@ TEST(ProbeOfADevice, OfAnUnknownChipHasNoTargetAndSaysSo) {
 
 /// The shapes are those of a recipe's step; a profile of another library's version, or with words that are no algorithm, is warned of.
 TEST(ProbeOfADevice, ChoosesAlgorithmsForARecipeAndARunTakesThem) {
-  const std::string file = shared().out("products.toml");
-  const Result probed = on_device({"probe", "--device", "cuda", "--small", "--seconds", "0.001", "--folder",
-                                   shared().folder().string(), "--recipe", shared().recipe(), "--out", file},
-                                  {{"TESSERA_SIMULATED_PRODUCTS", "products 7"}});
-  ASSERT_EQ(probed.code, 0) << probed.output;
-  plan::Profile profile = plan::find_profile(file);
+  const auto on_ranks = [](int ranks, std::vector<std::string> words, const char* version) {
+    if (ranks > 1) words.insert(words.begin(), {"launch", "-n", std::to_string(ranks)});
+    return on_device(words, {{"TESSERA_SIMULATED_PRODUCTS", version}, {"TESSERA_SIMULATED_BYTES", "4294967296"}});
+  };
+  const auto train = [&](int ranks, const std::string& by, const std::string& name, const char* version) {
+    return on_ranks(ranks,
+                    {"train", shared().recipe(), "--run.steps", "2", "--run.device", "cuda", "--plan.profile", by,
+                     "--run.out", shared().out(name)},
+                    version);
+  };
+  const std::string file = shared().out("products.toml"), of_two = shared().out("products-of-two.toml");
+  const Result measured = on_ranks(1,
+                                   {"probe", "--device", "cuda", "--small", "--seconds", "0.001", "--folder",
+                                    shared().folder().string(), "--recipe", shared().recipe(), "--out", file},
+                                   "products 7");
+  ASSERT_EQ(measured.code, 0) << measured.output;
+  plan::Profile profile = plan::find_profile(file), two = plan::find_profile(probed(shared(), 2));
   EXPECT_EQ(profile.algorithms.library, "products 7");
   const size_t shapes = profile.algorithms.chosen.size();
   ASSERT_GT(shapes, 5U) << "a step has more kinds of products";
-  const auto train = [&](const std::string& by, const char* name, const char* version, int ranks) {
-    std::vector<std::string> words = {"train", shared().recipe(), "--run.steps", "2", "--run.device", "cuda"};
-    words.insert(words.end(), {"--plan.profile", by, "--run.out", shared().out(name)});
-    if (ranks > 1) words.insert(words.begin(), {"launch", "-n", std::to_string(ranks)});
-    return on_device(words, {{"TESSERA_SIMULATED_PRODUCTS", version}});
-  };
+  two.algorithms = profile.algorithms;
+  std::ofstream(of_two) << two.to_toml();
   const std::string used = "products of " + std::to_string(shapes) + " shapes are computed by the algorithms";
   for (const int ranks : {1, 2}) {
-    const std::string name = "products-" + std::to_string(ranks);
-    const Result taken = train(file, name.c_str(), "products 7", ranks);
+    const Result taken = train(ranks, ranks == 1 ? file : of_two, "on-" + std::to_string(ranks), "products 7");
     ASSERT_EQ(taken.code, 0) << taken.output;
     EXPECT_NE(taken.output.find(used), std::string::npos) << taken.output;
   }
-  const Result newer = train(file, "newer", "products 8", 1);
+  const Result newer = train(1, file, "newer", "products 8");
   EXPECT_EQ(newer.code, 0) << newer.output;
   EXPECT_EQ(newer.output.find(used), std::string::npos) << newer.output;
   EXPECT_NE(newer.output.find("they are of products 7, this is products 8"), std::string::npos) << newer.output;
@@ -166,7 +181,7 @@ TEST(ProbeOfADevice, ChoosesAlgorithmsForARecipeAndARunTakesThem) {
   profile.algorithms.chosen.begin()->second.back() = 'x';
   const std::string broken = shared().out("broken.toml");
   std::ofstream(broken) << profile.to_toml();
-  const Result refused = train(broken, "broken", "products 7", 1);
+  const Result refused = train(1, broken, "broken", "products 7");
   EXPECT_EQ(refused.code, 0) << refused.output;
   EXPECT_EQ(refused.output.find(used), std::string::npos) << refused.output;
   EXPECT_NE(refused.output.find("is not 128 digits of 0 to f"), std::string::npos) << refused.output;

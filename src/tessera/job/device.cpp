@@ -92,6 +92,13 @@ int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t be
   const int64_t reserve = plan::without_reserve(properties.bytes) / sharers;
   const int64_t room = beside > 0 ? properties.bytes / sharers - beside : reserve;  // for one block
   const int64_t usable = beside > 0 ? std::min(reserve, plan::without_gaps(room)) : reserve;
+  if (usable <= 0)
+    throw UserError(
+        Exit::no_fit, "run.device",
+        properties.name + " gives a rank " + format_bytes(properties.bytes / sharers) + ", but " +
+            format_bytes(beside) + " lie beside the plan: the driver, kernels and buffers of NCCL",
+        "use a GPU with more memory; if the ranks are of one node, measure it with all of them (tessera launch "
+        "-n RANKS probe), as links to other nodes take more");
   if (budget > usable)
     throw UserError(Exit::usage, "plan.budget",
                     format_bytes(budget) + " are more than " + properties.name + " gives a rank: " +
