@@ -281,7 +281,7 @@ TEST(CostModel, EachCollectiveInsideAUnitAddsTheWaitOfItsPurpose) {
   block.traffic = {{"sequence", {Axis::sp}, "all_to_all"}, {"sequence", {Axis::sp}, "all_to_all"}};
   block.backward_traffic = {{"sequence", {Axis::sp}, "all_to_all"}, {"states", {Axis::sp}, "all_gather"}};
   Machine machine = slow_machine();
-  machine.profile.waits = {{"sequence", {3, 5}}, {"ring", {70, 70}}};
+  machine.profile.waits = {{"sequence", {{3}, {5}}}, {"ring", {{70}, {70}}}};
   const Plan plan = toy::plan(spec, "sp=2", 1, 1, 1);
   const CostModel cost(spec, plan, machine);
   for (const Op op : {Op::forward, Op::recompute}) {
@@ -290,6 +290,11 @@ TEST(CostModel, EachCollectiveInsideAUnitAddsTheWaitOfItsPurpose) {
   }
   EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic), 200, 1e-9);
   EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic, Resource::none), 5, 1e-9);
+  machine.profile.waits["sequence"].forward.share = 0.5;  // of the instruction's seconds without waits
+  const CostModel growing(spec, plan, machine);
+  const double forward = seconds_on_link(cost, Op::forward, block.traffic) +
+                         seconds_on_link(cost, Op::forward, block.traffic, Resource::compute);
+  EXPECT_NEAR(seconds_on_link(growing, Op::forward, block.traffic, Resource::none), 2 * 3 + 0.5 * forward, 1e-9);
 }
 
 // A rank that has one processor computes nothing while its other thread copies.

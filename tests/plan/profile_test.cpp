@@ -281,13 +281,14 @@ TEST(Profile, ProductsOfUncachedWeightsAreReadBackBesideTheOthers) {
 }
 
 TEST(Profile, WhatTheEngineAddsIsReadBackAndNothingWhereItWasNotMeasured) {
-  const std::string tables = "[starts]\nforward = 5e-05\nnorm = 0.002\n[waits]\nring = [0.0014, 0.0011]\n";
+  const std::string tables =
+      "[starts]\nforward = 5e-05\nnorm = 0.002\n[waits]\nring = [0.0014, 0.0011]\nheads = [1e-5, 2e-5, 0.25, 0.5]\n";
   std::string text(kMeasured);
   text.replace(text.find("stream"), 0, "kept_write = 8e9\nkept_read = 5e9\n");
   const Profile p = parse_profile(text + tables + "[node]\ncopy_beside = 0.5\n", "p.toml");
   EXPECT_EQ(parse_profile(p.to_toml(), "p.toml"), p);
   EXPECT_EQ(p.starts, (decltype(p.starts){{"forward", 5e-5}, {"norm", 2e-3}}));
-  EXPECT_EQ(p.waits, (decltype(p.waits){{"ring", {1.4e-3, 1.1e-3}}}));
+  EXPECT_EQ(p.waits, (decltype(p.waits){{"heads", {{1e-5, 0.25}, {2e-5, 0.5}}}, {"ring", {{1.4e-3}, {1.1e-3}}}}));
   EXPECT_EQ(p.device.kept_write, 8e9);
   EXPECT_EQ(p.device.kept_read, 5e9);
   EXPECT_EQ(p.copy_beside, 0.5);
@@ -309,6 +310,7 @@ TEST(Profile, StartsAndWaitsAreReadStrictly) {
   EXPECT_NE(with("[starts.forward]\nblock = 1").find("starts.forward"), std::string::npos);
   EXPECT_NE(with("[waits]\nring = 1").find("waits.ring: expected [seconds"), std::string::npos);
   EXPECT_NE(with("[waits]\nring = [1, -1]").find("waits.ring: expected [seconds"), std::string::npos);
+  EXPECT_NE(with("[waits]\nring = [1, 1, 1]").find("waits.ring: expected [seconds"), std::string::npos);
   EXPECT_NE(with("[wait]\nring = [1, 1]").find("wait.ring: unknown key"), std::string::npos);
 }
 

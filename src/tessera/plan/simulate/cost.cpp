@@ -350,14 +350,18 @@ void CostModel::add_exchanges(const Instruction& in, int rank, std::vector<Phase
   }
   const Profile& profile = machine_.profile;
   const std::vector<double> open = exposed(exchanges);
-  double waits = 0;
+  std::vector<const Wait*> waited;
   for (size_t i = 0; i < open.size(); ++i) {
     const double hidden = exchanges[i].seconds - open[i], seconds = open[i] + profile.steal / profile.beside * hidden;
     if (seconds > 0) phases.push_back({Resource::link, Share::comm, seconds, false});
     if (i >= sent.size()) continue;
     const auto wait = profile.waits.find(sent[i].purpose);
-    if (wait != profile.waits.end()) waits += in.op == Op::backward ? wait->second.backward : wait->second.forward;
+    if (wait != profile.waits.end()) waited.push_back(&wait->second);
   }
+  double without = 0, waits = 0;
+  for (const Phase& phase : phases) without += phase.seconds;
+  const double of_each = without / static_cast<double>(std::max<size_t>(1, in.comm.size()));
+  for (const Wait* wait : waited) waits += (in.op == Op::backward ? wait->backward : wait->forward).seconds(of_each);
   if (waits > 0) phases.push_back({Resource::none, Share::comm, waits, false});
 }
 

@@ -270,10 +270,13 @@ class Reader {
     if (!table) return;
     for (const auto& [purpose, node] : *table) {
       const std::string place = "waits." + std::string(purpose.str());
-      const std::vector<double> both = items(node, place);
-      if (both.size() != 2 || !(both[0] >= 0) || !(both[1] >= 0))
-        fail(place, "expected [seconds of one in a forward, seconds of one in a backward]");
-      waits[std::string(purpose.str())] = {both[0], both[1]};
+      std::vector<double> both = items(node, place);
+      if (both.size() == 2) both.resize(4, 0.0);  // as profiles were before they had shares
+      if (both.size() != 4 || std::ranges::any_of(both, [](double value) { return !(value >= 0); }))
+        fail(place,
+             "expected [seconds of one in a forward, in a backward, and the shares of those instructions' seconds "
+             "that it takes too]");
+      waits[std::string(purpose.str())] = {{both[0], both[2]}, {both[1], both[3]}};
     }
   }
 
@@ -337,7 +340,8 @@ std::string Profile::to_toml() const {
   for (const auto& [op, seconds] : starts) text += op + " = " + number(seconds) + "\n";
   if (!waits.empty()) text += "\n[waits]\n";
   for (const auto& [purpose, wait] : waits)
-    text += purpose + " = [" + number(wait.forward) + ", " + number(wait.backward) + "]\n";
+    text += purpose + " = [" + number(wait.forward.start) + ", " + number(wait.backward.start) + ", " +
+            number(wait.forward.share) + ", " + number(wait.backward.share) + "]\n";
   if (!algorithms.chosen.empty()) text += "\n[algorithms]\nlibrary = " + in_quotes(algorithms.library) + "\n";
   for (const auto& [product, algorithm] : algorithms.chosen)
     text += in_quotes(product) + " = " + in_quotes(algorithm) + "\n";

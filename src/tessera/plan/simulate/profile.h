@@ -80,9 +80,14 @@ struct LinkProfile {
 };
 
 /// Seconds that a collective inside a unit takes beside those of its bytes: its ranks do not arrive at the same time, and the
-/// threads that send need processors.
+/// threads that send need processors. A part of them grows with the work before it, whose ends differ from rank to rank.
+struct WaitOf {
+  double start = 0, share = 0;  ///< seconds, and of each second of the instruction without its waits
+  double seconds(double instruction) const { return start + share * instruction; }
+  bool operator==(const WaitOf&) const = default;
+};
 struct Wait {
-  double forward = 0, backward = 0;
+  WaitOf forward = {}, backward = {};
   bool operator==(const Wait&) const = default;
 };
 

@@ -276,17 +276,39 @@ void starts(plan::Profile& profile, const Times& few, const Times& many) {
   for (const auto& [op, seconds] : found) profile.starts[std::string(name(op))] = seconds;
 }
 
-void waits(plan::Profile& profile, const Times& times) {
-  std::map<std::string, std::array<std::vector<double>, 2>> extra;  // forward and backward
+/// Of each collective inside units: the instruction's seconds without waits and its extra ones, both shared by its collectives.
+struct Awaited {
+  std::vector<double> predicted, extra;
+};
+using AwaitedByPurpose = std::map<std::string, std::array<Awaited, 2>>;  ///< forward and backward
+
+AwaitedByPurpose awaited(const Times& times) {
+  AwaitedByPurpose all;
   for (const Timed& timed : times)
     for (const plan::Comm& comm : timed.in.comm) {
+      if (!plan::carries_tokens(timed.in.op)) continue;
       const std::string purpose = comm.group.text().substr(0, comm.group.text().find(':'));
-      if (plan::carries_tokens(timed.in.op))
-        extra[purpose][timed.in.op == plan::Op::backward].push_back(timed.extra() /
-                                                                    static_cast<double>(timed.in.comm.size()));
+      Awaited& own = all[purpose][timed.in.op == plan::Op::backward];
+      const auto count = static_cast<double>(timed.in.comm.size());
+      own.predicted.push_back(timed.predicted / count), own.extra.push_back(timed.extra() / count);
     }
-  for (const auto& [purpose, both] : extra)
-    profile.waits[purpose] = {std::max(0.0, mean(both[0])), std::max(0.0, mean(both[1]))};
+  return all;
+}
+
+/// The line through the means of little and of much work.
+plan::WaitOf wait_of(const Awaited& few, const Awaited& many) {
+  const double work = mean(few.predicted), more = mean(many.predicted);
+  const double short_wait = std::max(0.0, mean(few.extra)), long_wait = std::max(0.0, mean(many.extra));
+  if (!(more > work) || long_wait <= short_wait) return {(short_wait + long_wait) / 2, 0};
+  const double share = std::min((long_wait - short_wait) / (more - work), long_wait / more);
+  return {long_wait - share * more, share};
+}
+
+void waits(plan::Profile& profile, const Times& few, const Times& many) {
+  const AwaitedByPurpose less = awaited(few), more = awaited(many);
+  for (const auto& [purpose, both] : less)
+    if (const auto other = more.find(purpose); other != more.end())
+      profile.waits[purpose] = {wait_of(both[0], other->second[0]), wait_of(both[1], other->second[1])};
 }
 
 }  // namespace
@@ -303,10 +325,12 @@ void measure_engine(plan::Profile& profile, comm::Comm& comm, int rank, int worl
   const Times few = engines.times(trial(of.heads, of.few));
   starts(profile, few, engines.times(many));
   if (world > 1) {
-    Trial shared = trial(round_up(std::max<int64_t>(4, of.heads), world), of.many);
+    const int64_t heads = round_up(std::max<int64_t>(4, of.heads), world);
+    Trial little = trial(heads, of.few), shared = trial(heads, of.many);
     for (const Axis axis : {Axis::tp, Axis::sp, Axis::cp}) {
-      shared.axis = axis;
-      waits(profile, engines.times(shared));
+      little.axis = shared.axis = axis;
+      const Times many_tokens = engines.times(shared);
+      waits(profile, of.few == of.many ? many_tokens : engines.times(little), many_tokens);
     }
     shared.axis = Axis::dp_shard, shared.strategy = plan::Strategy::full_shard;
     engines.times(shared);
