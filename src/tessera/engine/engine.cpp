@@ -120,8 +120,8 @@ StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& r
   interpreter_.begin_step(*step.rest_);
   in_step_ = true;
   // The times of a graph's instructions are not known: who asks for them gets a step without one.
-  const bool may = graphs_ && graphs_->takes(*pass.program);
-  const bool graph = may && !times_.of_instructions() && graphs_->takes_here();
+  const bool may = graphs_ && graphs_->takes(pass.program->plan);
+  const bool graph = may && !times_.of_instructions() && graphs_->takes_here(*pass.program);
   begin(*step.rest_, !graph);
   const bool given = may && graphs_->run(step.rest_, graph);
   lanes_.run(step.rest_, given ? pass.program->norm : 0, pass.program->norm + 1);

@@ -356,7 +356,13 @@ void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
   unit_run.results.clear();
 }
 
-/// The micro-batch, loaded at its first instruction on this rank. Later stages need only its tables of tokens.
+/// Later stages need of a micro-batch only its tables of tokens.
+net::Batch Interpreter::of_stage(const ScheduleRun& run, net::Batch batch) const {
+  if (messages_.active() && !run.plan().owns(rank_, 0)) batch.inputs.clear();
+  return batch;
+}
+
+/// The micro-batch, loaded at its first instruction on this rank.
 MicroRun& Interpreter::load(ScheduleRun& run, int index) {
   MicroRun& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
@@ -366,10 +372,8 @@ MicroRun& Interpreter::load(ScheduleRun& run, int index) {
                                            : packed(*run.objective, index, parallel_);
   count(run, index, batch);
   if (captures_) brought_.push_back({index, /*compared=*/false});
-  if (messages_.active()) {
-    micro.shapes = boundary_shapes(units_of(run), batch);
-    if (!run.plan().owns(rank_, 0)) batch.inputs.clear();
-  }
+  if (messages_.active()) micro.shapes = boundary_shapes(units_of(run), batch);
+  batch = of_stage(run, std::move(batch));
   // On a CPU the device's memory is the host's, and what was packed counted there.
   if (train && !far_) batch = copy_of(std::move(batch));
   if (train && (!far_ || parallel_.cuts_tokens()))  // else a share of them keeps all in memory
@@ -411,7 +415,7 @@ void Interpreter::bring_again(ScheduleRun& run, const std::vector<Brought>& orde
   for (const auto& [micro, compared] : order)
     if (!compared) {
       count(run, micro, run.packed[micro]);
-      on_device(run.packed[micro], store_.device(), uploads_);
+      on_device(of_stage(run, run.packed[micro]), store_.device(), uploads_);
     } else {
       for (Tensor* tensor : run.objective->compared(micro)) uploads_.bring(*tensor, store_.device());
       run.objective->repeat(run.packed[micro], micro);

@@ -101,6 +101,7 @@ class Interpreter {
   void sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const;
   MicroRun& load(ScheduleRun& run, int micro);
   void count(ScheduleRun& run, int micro, const net::Batch& batch) const;
+  net::Batch of_stage(const ScheduleRun& run, net::Batch batch) const;
   void take_received(MicroRun& micro, const plan::Instruction& in, bool train) const;
   Message outgoing(MicroRun& micro, const plan::Instruction& in, bool defers_weights) const;
   std::vector<plan::Comm> declared(const ScheduleRun& run, const plan::Instruction& in) const;
