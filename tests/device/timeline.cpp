@@ -365,6 +365,8 @@ SimulatedGraph* Timeline::end_graph() {
   return std::make_unique<SimulatedGraph>(std::move(*graph)).release();
 }
 
+int64_t Timeline::nodes_of(const SimulatedGraph& graph) const { return counted_as_ * std::ssize(graph.nodes); }
+
 /// Node after node, each time one of a stream drawn from those whose next one need wait for nothing more.
 void Timeline::launch(SimulatedGraph& graph) {
   size_t streams = 0;

@@ -129,6 +129,8 @@ class Timeline {
   void begin_graph();
   SimulatedGraph* end_graph();
   void launch(SimulatedGraph& graph);
+  int64_t nodes_of(const SimulatedGraph& graph) const;
+  void count_nodes_as(int64_t many) { counted_as_ = many; }  ///< each node of a graph, from here on
   /// How a launch repeats the work that the thread began last by begin(): nothing but views or sizes needs no such way.
   void repeated_by(std::function<void()> work);
   /// The same of a message: what it sends, whether all that it receives is there, and the rest.
@@ -242,6 +244,7 @@ class Timeline {
   std::vector<StreamState*> captured_;
   int64_t capture_ = 0;  // its number
   std::vector<std::vector<GraphNode>> made_;
+  std::atomic<int64_t> counted_as_ = 1;
   std::string forgotten_waiter_, forgotten_recorder_;
   std::string slowed_;
   /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.
