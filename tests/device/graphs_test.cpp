@@ -112,6 +112,18 @@ std::string graph_label(const plan::Instruction& in) {
   return std::string(name(in.op)) + (in.name.empty() ? "" : " " + std::string(in.name));
 }
 
+/// The stream that brings batches, in the order of the capture's; -1: the lane that computes does.
+int upload_stream(const std::vector<GraphNode>& nodes) {
+  for (const GraphNode& node : nodes)
+    if (node.stream > 0 && node.label.starts_with("forward")) return node.stream;
+  return -1;
+}
+/// Without its nodes.
+std::vector<GraphNode> of_lanes(std::vector<GraphNode> nodes) {
+  std::erase_if(nodes, [uploads = upload_stream(nodes)](const GraphNode& node) { return node.stream == uploads; });
+  return nodes;
+}
+
 /// Of the schedule's waits between lanes, those that a graph has and those that it lacks; of neighbours on a lane likewise.
 struct Edges {
   int has = 0, lacks = 0, in_order = 0, out_of_order = 0;
@@ -191,7 +203,7 @@ TEST_P(Graphs, HaveTheKernelsOfTheScheduleInItsOrderAndItsWaits) {
       std::erase_if(*of, [&](const auto& each) { return each.first.first == graph_label(rank->schedule().list[i]); });
   EXPECT_FALSE(nodes.empty());
   EXPECT_EQ(nodes, expected) << "the same kernels under each instruction";
-  const Edges edges = edges_of(rank->schedule(), norm, captured[0]);
+  const Edges edges = edges_of(rank->schedule(), norm, of_lanes(captured[0]));
   EXPECT_EQ(edges.lacks, 0);
   EXPECT_EQ(edges.out_of_order, 0);
   EXPECT_GT(edges.in_order, 5);
@@ -238,7 +250,36 @@ TEST(GraphEdges, AreFoundMissing) {
   timeline().compare_uses(true);
   const auto captured = timeline().take_captured();
   ASSERT_EQ(captured.size(), 1);
-  EXPECT_GT(edges_of(rank->schedule(), norm_of(rank->schedule()), captured[0]).lacks, 0);
+  EXPECT_GT(edges_of(rank->schedule(), norm_of(rank->schedule()), of_lanes(captured[0])).lacks, 0);
+}
+
+/// A batch comes beside what is computed: behind no node of the lane that computes, and before the first that reads it.
+TEST(GraphEdges, OfBatchesJoinTheLaneThatComputesAndWaitForNothingOfIt) {
+  const Toy toy{3};
+  const auto rank = rank_of(toy, plan_of(toy, kGraphCases[0]), true);
+  rank->run(1);
+  (void)timeline().take_captured();
+  rank->run(2);
+  const auto captured = timeline().take_captured();
+  ASSERT_EQ(captured.size(), 1);
+  const int uploads = upload_stream(captured[0]);
+  ASSERT_GT(uploads, 0);
+  std::vector<const GraphNode*> brought, taken;
+  for (const GraphNode& node : captured[0])
+    if (node.stream == uploads) {
+      brought.push_back(&node);
+    } else if (node.stream == 0 && node.label == "forward in" && node.what == "copy") {
+      taken.push_back(&node);
+    }
+  ASSERT_EQ(brought.size(), 2) << "one copy for each micro-batch";
+  ASSERT_EQ(taken.size(), 2);
+  const int64_t first_taken = taken[0]->place;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(brought[i]->what, "copy");
+    EXPECT_LE(brought[i]->behind.empty() ? 0 : brought[i]->behind[0], first_taken) << "micro-batch " << i;
+    ASSERT_LT(static_cast<size_t>(uploads), taken[i]->behind.size());
+    EXPECT_GT(taken[i]->behind[static_cast<size_t>(uploads)], brought[i]->place) << "micro-batch " << i;
+  }
 }
 
 /// The memory of a graph's step counts as that of any step, and others do not get it meanwhile.
@@ -274,6 +315,41 @@ TEST(GraphMemory, IsNotTakenFromOthers) {
   others.clear();
   rank->run(5);
   EXPECT_EQ(rank->engine().graphs()->repeated(), 2);
+}
+
+/// Of graphs that take more of the driver than the plan counts, the one that was not repeated for longest goes; one that alone
+/// takes more stays.
+TEST(GraphMemory, OfTheDriverIsBounded) {
+  const Toy toy{3};
+  const auto rank = rank_of(toy, plan_of(toy, kGraphCases[0]), true);
+  int64_t number = 0;
+  const auto step = [&](int64_t samples) {
+    rank->samples = samples;
+    rank->run(++number);
+  };
+  const auto& graphs = *rank->engine().graphs();
+  (void)timeline().take_captured();
+  step(1), step(1);
+  const auto captured = timeline().take_captured();
+  ASSERT_EQ(captured.size(), 1);
+  const int64_t room = plan::kGraphsBytes / plan::kNodeBytes;  // for two graphs of this size, not for three
+  timeline().count_nodes_as(room / (5 * std::ssize(captured[0]) / 2));
+  rank->engine().graphs()->clear();
+  for (const int64_t samples : {1, 1, 2, 2, 1}) step(samples);
+  EXPECT_EQ(graphs.captured(), 3);
+  EXPECT_EQ(graphs.repeated(), 1) << "two have room";
+  for (const int64_t samples : {3, 3, 1, 3}) step(samples);  // that of two samples goes
+  EXPECT_EQ(graphs.captured(), 4);
+  EXPECT_EQ(graphs.repeated(), 3);
+  step(2);  // its form is a new one
+  EXPECT_EQ(graphs.captured(), 4);
+  EXPECT_EQ(graphs.repeated(), 3);
+  timeline().count_nodes_as(2 * room);
+  rank->engine().graphs()->clear();
+  for (const int64_t samples : {1, 1, 1, 2, 2, 2}) step(samples);
+  EXPECT_EQ(graphs.captured(), 6);
+  EXPECT_EQ(graphs.repeated(), 5) << "each alone is kept while it is the only one";
+  timeline().count_nodes_as(1);
 }
 
 /// What forbids graphs is named, and such steps run without.

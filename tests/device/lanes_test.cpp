@@ -446,19 +446,21 @@ TEST(LaneThreads, WhoseStreamADeviceDoesNotMakeAreAnErrorOfWhoMakesThem) {
   EXPECT_TRUE(has.get_future().get());
 }
 
-/// Batches go up through a ring of page-locked memory, whose bytes the host writes over once the device has read them.
+/// Batches go up through a ring of page-locked memory, whose bytes the host writes over once the device has read them, and, on
+/// a stream beside the thread's, through one of the device, whose bytes it writes over once that thread's stream has.
 TEST(UploadRing, IsWrittenOverWhereTheDeviceHasReadAndAForgottenWaitIsFound) {
-  for (const bool forgets : {false, true}) {
+  for (const auto& [beside, forgets] : {std::pair(false, false), {false, true}, {true, false}, {true, true}}) {
     std::string found;
     device::Mark begun, ended;  // the memory is others', before and afterwards
     begun.record();
-    std::thread([&] {
+    std::thread([&, beside = beside, forgets = forgets] {
       device::enter_thread();
       device::own_stream();
       begun.order();
       device::label("upload");
       engine::Uploads uploads;
-      uploads.reserve(8 << 10);
+      uploads.reserve(beside ? 64 << 10 : 8 << 10);
+      if (beside) uploads.reserve_beside(8 << 10);
       if (forgets) timeline().forget_waits("upload", "upload");
       timeline().work_late(!forgets);
       timeline().slow_down(forgets ? "" : "upload", 2e-3);
@@ -480,6 +482,41 @@ TEST(UploadRing, IsWrittenOverWhereTheDeviceHasReadAndAForgottenWaitIsFound) {
     ended.order();
     EXPECT_EQ(found.find("and neither waits for the other") != std::string::npos, forgets) << found;
     EXPECT_EQ(found.empty(), !forgets) << found;
+  }
+}
+
+/// The next batch is on the device while the thread's stream still computes: its page-locked bytes are free again, and so the
+/// host writes a third one there without a wait for what is computed. What the stream is given then reads the right one.
+TEST(UploadRing, BringsABatchWhileTheThreadsStreamIsBusy) {
+  for (const bool beside : {false, true}) {
+    device::Mark begun, ended;
+    begun.record();
+    std::thread([&, beside] {
+      device::enter_thread();
+      device::own_stream();
+      begun.order();
+      device::label("upload");
+      engine::Uploads uploads;
+      uploads.reserve(8 << 10);
+      if (beside) uploads.reserve_beside(64 << 10);
+      const at::Tensor x = at::zeros({1000}, at::TensorOptions(at::kFloat).device(device::here()));
+      timeline().work_late(true);
+      timeline().slow_down("compute", 0.5);
+      device::label("compute");
+      device::used()->fill(x.mutable_data_ptr(), 0, 4000);
+      device::Mark computed;
+      computed.record();
+      device::label("upload");
+      std::vector<at::Tensor> there;
+      for (int i = 0; i < 6; ++i) there.push_back(uploads.bring(at::full({1000}, i), device::here()));
+      EXPECT_EQ(computed.passed(), !beside) << "the host has written over bytes that the device had read";
+      device::used()->wait();
+      for (int i = 0; i < 6; ++i) EXPECT_TRUE(at::equal(there[static_cast<size_t>(i)].cpu(), at::full({1000}, i))) << i;
+      timeline().slow_down("", 0);
+      timeline().work_late(false);
+      ended.record();
+    }).join();
+    ended.order();
   }
 }
 

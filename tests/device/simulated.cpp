@@ -823,9 +823,8 @@ const device::Backend kTable = {
     .end_graph = placed<[]() -> device::Graph { return timeline().end_graph(); }>,
     .launch = placed<[](device::Graph graph) { timeline().launch(*static_cast<SimulatedGraph*>(graph)); }>,
     .free_graph = placed<[](device::Graph graph) { delete static_cast<SimulatedGraph*>(graph); }>,
-    .graph_nodes = placed<[](device::Graph graph) {
-      return static_cast<int64_t>(static_cast<SimulatedGraph*>(graph)->nodes.size());
-    }>,
+    .graph_nodes =
+        placed<[](device::Graph graph) { return timeline().nodes_of(*static_cast<SimulatedGraph*>(graph)); }>,
     .write_word = placed<write_word>,
     .fault = placed<[] { return timeline().fault(); }>,
     .label = [](const std::string& what) { timeline().label(what); },

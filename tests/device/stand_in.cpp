@@ -185,19 +185,35 @@ Parts parts_of(Link& link, const std::vector<Message>& out, const std::vector<Me
   return parts;
 }
 
-void send_and_take(Link& link, const Parts& parts, const std::function<void()>& then) {
-  const auto act = [&] {
-    for (const Part& p : parts.sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
-    for (const Part& p : parts.received)
-      if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
-    if (then) then();
-  };
+template <class Act>
+void or_fail(Link& link, Act act) {
   try {
     act();
   } catch (const std::exception& error) {
     link.fail(error.what());
   }
+}
+
+void send(Link& link, const std::vector<Part>& sent) {
+  or_fail(link, [&] {
+    for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
+  });
+}
+
+void take_all(Link& link, const std::vector<Part>& received, const std::function<void()>& then) {
+  or_fail(link, [&] {
+    for (const Part& p : received)
+      if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
+    if (then) then();
+  });
   --link.under_way;
+}
+
+/// Whether take_all() would wait for nobody.
+bool has_arrived(const Link& link, const std::vector<Part>& received) {
+  return link.aborted || std::ranges::all_of(received, [&](const Part& p) {
+           return fs::exists(folder() / p.path) || !is_alive(link.members[static_cast<size_t>(p.member)].who);
+         });
 }
 
 /// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device. `more`: what members
@@ -214,12 +230,18 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
   const Parts parts = parts_of(link, out, in, me, more + (captured ? ", captured" : ""));
   ++link.under_way;
   check_lent(link, parts.sent, parts.received);
-  timeline().run("message", uses, [&link, parts, then] { send_and_take(link, parts, then); });
-  if (captured)
-    timeline().repeated_by([&link, out, in, me, more, then] {
-      ++link.under_way;
-      send_and_take(link, parts_of(link, out, in, me, more + ", of a graph"), then);
-    });
+  timeline().run("message", uses,
+                 [&link, parts, then] { send(link, parts.sent), take_all(link, parts.received, then); });
+  if (!captured) return;
+  const auto begun = std::make_shared<Parts>();
+  timeline().repeated_by(
+      [&link, out, in, me, more, begun] {
+        ++link.under_way;
+        *begun = parts_of(link, out, in, me, more + ", of a graph");
+        send(link, begun->sent);
+      },
+      [&link, begun] { return has_arrived(link, begun->received); },
+      [&link, begun, then] { take_all(link, std::exchange(*begun, {}).received, then); });
 }
 
 /// As NCCL, which tells a communicator's kernels to end and waits until its streams have done with them: they may stand behind

@@ -365,6 +365,8 @@ SimulatedGraph* Timeline::end_graph() {
   return std::make_unique<SimulatedGraph>(std::move(*graph)).release();
 }
 
+int64_t Timeline::nodes_of(const SimulatedGraph& graph) const { return counted_as_ * std::ssize(graph.nodes); }
+
 /// Node after node, each time one of a stream drawn from those whose next one need wait for nothing more.
 void Timeline::launch(SimulatedGraph& graph) {
   size_t streams = 0;
@@ -372,27 +374,43 @@ void Timeline::launch(SimulatedGraph& graph) {
   std::vector<std::vector<const GraphNode*>> open(streams);
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node)
     open[static_cast<size_t>(node->stream)].push_back(&*node);
-  const auto ready = [&](const GraphNode& node) {
+  std::vector<char> begun(streams);  // its next one is a message under way
+  const auto ready = [&](size_t stream) {
+    const GraphNode& node = *open[stream].back();
+    if (begun[stream]) return node.arrived();
     for (size_t s = 0; s < streams; ++s)  // the next one of the other stream is none that this one is behind
-      if (s != static_cast<size_t>(node.stream) && s < node.behind.size() && !open[s].empty() &&
-          open[s].back()->place < node.behind[s])
+      if (s != stream && s < node.behind.size() && !open[s].empty() && open[s].back()->place < node.behind[s])
         return false;
     return true;
   };
+  const bool at_once = !delays() || current().first;
   std::mt19937 random(static_cast<unsigned>(++graph.launches));
-  for (size_t left = graph.nodes.size(); left > 0; --left) {
+  for (size_t left = graph.nodes.size(); left > 0;) {
     std::vector<size_t> next;
     for (size_t s = 0; s < streams; ++s)
-      if (!open[s].empty() && ready(*open[s].back())) next.push_back(s);
-    TORCH_CHECK(!next.empty(), "the nodes of a graph wait for each other");
-    std::vector<const GraphNode*>& chosen = open[next[random() % next.size()]];
-    const GraphNode& node = *chosen.back();
-    chosen.pop_back();
-    const std::string before = std::exchange(mine().label, node.label);
-    if (is_at(hangs_in_graphs_at_)) std::this_thread::sleep_for(std::chrono::minutes(1));
-    run(
-        node.what.c_str(), node.uses, node.work ? node.work : [] {});
-    mine().label = before;
+      if (!open[s].empty() && ready(s)) next.push_back(s);
+    if (next.empty()) {
+      TORCH_CHECK(std::ranges::count(begun, 1) > 0, "the nodes of a graph wait for each other");
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      continue;
+    }
+    const size_t chosen = next[random() % next.size()];
+    const GraphNode& node = *open[chosen].back();
+    if (begun[chosen]) {
+      node.end();
+    } else {
+      const std::string before = std::exchange(mine().label, node.label);
+      if (is_at(hangs_in_graphs_at_)) std::this_thread::sleep_for(std::chrono::minutes(1));
+      run(node.what.c_str(), node.uses, [work = node.work, end = at_once ? std::function<void()>() : node.end] {
+        if (work) work();
+        if (end) end();
+      });
+      mine().label = before;
+    }
+    begun[chosen] = !begun[chosen] && node.arrived && at_once;
+    if (begun[chosen]) continue;
+    open[chosen].pop_back();
+    --left;
   }
 }
 
@@ -415,6 +433,14 @@ void Timeline::repeated_by(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   if (current().captured >= 0 && mine().node >= 0)
     graph_->nodes[static_cast<size_t>(mine().node)].work = std::move(work);
+}
+
+void Timeline::repeated_by(std::function<void()> begin, std::function<bool()> arrived, std::function<void()> end) {
+  repeated_by(std::move(begin));
+  const std::lock_guard lock(mutex_);
+  if (current().captured < 0 || mine().node < 0) return;
+  GraphNode& node = graph_->nodes[static_cast<size_t>(mine().node)];
+  node.arrived = std::move(arrived), node.end = std::move(end);
 }
 
 bool Timeline::captures() {

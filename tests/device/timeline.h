@@ -21,7 +21,8 @@
 // where it has a stream other than the first; TESSERA_SIMULATED_SLOW_GRAPH is the same of launches of graphs.
 //
 // Graphs: work is done as it is captured, so that operators have results, and again by each launch, in an order drawn from those
-// that the streams and events of the capture allow. As CUDA, a capture refuses to wait for an event from before it, a wait of
+// that the streams and events of the capture allow. A message that has begun holds its stream alone until the other rank's part
+// has come. As CUDA, a capture refuses to wait for an event from before it, a wait of
 // the host, and an end before all of its streams are joined.
 //
 // With TESSERA_SIMULATED_LAUNCHES=FILE what the device is given is written to FILE, JSON objects to be added up by label and
@@ -74,6 +75,8 @@ struct GraphNode {
   std::vector<int64_t> behind;  // by stream: how many of its nodes are certainly done when this one begins
   std::vector<Use> uses = {};
   std::function<void()> work = {};
+  std::function<bool()> arrived = {};  // of a message, which `work` has begun
+  std::function<void()> end = {};      // then
 };
 struct SimulatedGraph {
   std::vector<GraphNode> nodes;
@@ -126,8 +129,12 @@ class Timeline {
   void begin_graph();
   SimulatedGraph* end_graph();
   void launch(SimulatedGraph& graph);
+  int64_t nodes_of(const SimulatedGraph& graph) const;
+  void count_nodes_as(int64_t many) { counted_as_ = many; }  ///< each node of a graph, from here on
   /// How a launch repeats the work that the thread began last by begin(): nothing but views or sizes needs no such way.
   void repeated_by(std::function<void()> work);
+  /// The same of a message: what it sends, whether all that it receives is there, and the rest.
+  void repeated_by(std::function<void()> begin, std::function<bool()> arrived, std::function<void()> end);
   bool captures();  ///< the calling thread's stream
   /// Those that were made last, newest last; they may be freed already.
   std::vector<std::vector<GraphNode>> take_captured();
@@ -237,6 +244,7 @@ class Timeline {
   std::vector<StreamState*> captured_;
   int64_t capture_ = 0;  // its number
   std::vector<std::vector<GraphNode>> made_;
+  std::atomic<int64_t> counted_as_ = 1;
   std::string forgotten_waiter_, forgotten_recorder_;
   std::string slowed_;
   /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.

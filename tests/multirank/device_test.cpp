@@ -136,94 +136,6 @@ TEST(OnDeviceRuns, EveryLossKeepsToItsPlan) {
   }
 }
 
-/// Steps that the device repeats as graphs, with samples and a checkpoint between them; a resumed run captures anew.
-TEST(OnDeviceRuns, GraphsChangeNoBit) {
-  struct Graphs {
-    const char* name;
-    std::vector<std::string> flags;
-    bool lora = false;
-  };
-  const Graphs cases[] = {
-      {"kept", {"--sample.every", "4", "--sample.steps", "2", "--checkpoint.every", "5"}},
-      {"offloaded",
-       {"--plan.activations", "offload", "--plan.parameters", "host", "--plan.states", "host", "--plan.update", "end"}},
-      {"adapters", {"--plan.recompute", "all"}, true},
-      {"bf16", {"--plan.compute_dtype", "bf16"}}};
-  for (const Graphs& c : cases) {
-    for (const std::string graphs : {"off", "on"}) {
-      std::vector<std::string> flags = {"--run.steps", "7", "--plan.graphs", graphs};
-      flags.insert(flags.end(), c.flags.begin(), c.flags.end());
-      if (c.lora) flags = on_base(shared(), flags);
-      const std::string run = "graphs-" + graphs + "-" + c.name;
-      const Result r = train(ON_DEVICE, 1, run, flags);
-      ASSERT_EQ(r.code, 0) << r.output;
-      EXPECT_EQ(r.output.find("captured the steps of ") != std::string::npos, graphs == "on") << r.output;
-    }
-    const std::string off = std::string("graphs-off-") + c.name, on = std::string("graphs-on-") + c.name;
-    ASSERT_EQ(curve_of(shared(), on).size(), 7);
-    EXPECT_EQ(curve_of(shared(), on), curve_of(shared(), off)) << c.name;
-    if (!c.lora) EXPECT_TRUE(shared().model(on) == shared().model(off)) << c.name;
-  }
-  const std::vector<std::string> more = {"--checkpoint.every", "4", "--plan.graphs", "on"};
-  for (const char* last : {"4", "12"}) {  // a form is captured when it comes again
-    std::vector<std::string> flags = more;
-    flags.insert(flags.end(), {"--run.steps", last});
-    const Result r = train(ON_DEVICE, 1, "graphs-resumed", flags);
-    ASSERT_EQ(r.code, 0) << r.output;
-    EXPECT_NE(r.output.find("captured the steps of "), std::string::npos) << r.output;
-  }
-  auto resumed = curve_of(shared(), "graphs-resumed");
-  ASSERT_EQ(resumed.size(), 12);
-  resumed.resize(7);
-  EXPECT_EQ(resumed, curve_of(shared(), "graphs-off-kept"));
-}
-
-/// Gathers and reductions are nodes of the graphs of all ranks, which they repeat together. Messages of one rank come in one
-/// order there, whatever order a launch takes: the stand-in of NCCL compares it, and that all ranks of one are in graphs.
-TEST(OnDeviceRuns, GraphsOfSeveralRanksChangeNoBit) {
-  struct Graphs {
-    const char* name;
-    int ranks;
-    std::vector<std::string> flags;
-  };
-  const Graphs cases[] = {{"two", 2, {"--mesh", "dp_shard=2", "--checkpoint.every", "5"}},
-                          {"four", 4, {"--mesh", "dp_shard=4", "--plan.recompute", "all"}},
-                          {"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2", "--plan.reduce_dtype", "bf16"}},
-                          {"library", 2, {"--mesh", "dp_shard=2", "--run.sums", "library"}},
-                          {"offloaded",
-                           2,
-                           {"--mesh", "dp_shard=2", "--plan.activations", "offload", "--plan.parameters", "host",
-                            "--plan.states", "host", "--plan.update", "end"}}};
-  for (const Graphs& c : cases) {
-    for (const std::string graphs : {"off", "on"}) {
-      std::vector<std::string> flags = {"--run.steps", "8", "--plan.graphs", graphs};
-      flags.insert(flags.end(), c.flags.begin(), c.flags.end());
-      const Result r = train(ON_DEVICE, c.ranks, "graphs-" + graphs + "-ranks-" + c.name, flags);
-      ASSERT_EQ(r.code, 0) << r.output;
-      EXPECT_EQ(r.output.find("captured the steps of ") != std::string::npos, graphs == "on") << r.output;
-    }
-    const std::string off = std::string("graphs-off-ranks-") + c.name, on = std::string("graphs-on-ranks-") + c.name;
-    ASSERT_EQ(curve_of(shared(), on).size(), 8);
-    EXPECT_EQ(curve_of(shared(), on), curve_of(shared(), off)) << c.name;
-    EXPECT_TRUE(shared().model(on) == shared().model(off)) << c.name;
-  }
-}
-
-/// What forbids them is told, and the run goes on without.
-TEST(OnDeviceRuns, WhatForbidsGraphsIsNamed) {
-  const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{"--mesh", "pp=2"}, "pp: messages within a micro-batch are not captured"},
-      {{"--experts.router", "gate", "--experts.count", "2"}, "a gate weighs predictions anew in each step"}};
-  for (const auto& [more, words] : cases) {
-    std::vector<std::string> flags = {"--run.steps", "2", "--plan.graphs", "on"};
-    flags.insert(flags.end(), more.begin(), more.end());
-    const int ranks = words == cases[0].second ? 2 : 1;
-    const Result r = train(ON_DEVICE, ranks, "no-graphs-" + std::to_string(ranks), flags);
-    ASSERT_EQ(r.code, 0) << r.output;
-    EXPECT_NE(r.output.find(std::string("plan.graphs = on has no effect: ") + words), std::string::npos) << r.output;
-  }
-}
-
 /// Copies and reductions that are done late, by threads of their streams, after random times: what waits for too little has
 /// other numbers.
 TEST(OnDeviceRuns, LateWorkChangesNoBit) {
@@ -409,19 +321,6 @@ TEST(OnDeviceRuns, AGpuThatHangsIsNamedWithWhatItIsAt) {
             std::string::npos)
       << r.output;
   EXPECT_NE(r.output.find(", on the GPU"), std::string::npos) << r.output;
-}
-
-/// The same within a graph, whose events cannot be asked for: the graph itself tells at which message it is.
-TEST(OnDeviceRuns, AGpuThatHangsInAGraphIsNamedWithItsMessage) {
-  auto environment = kOnDevice;
-  environment["TESSERA_SIMULATED_SLOW_GRAPH"] = "1,reduce blocks.1";
-  const Result r =
-      run_program({ON_DEVICE, "launch", "-n", "2", "train", shared().recipe(), "--run.out", shared().out("hangs-graph"),
-                   "--run.steps", "8", "--mesh", "dp_shard=2", "--plan.graphs", "on", "--fault.timeout", "2"},
-                  environment, 120);
-  EXPECT_EQ(r.code, 5) << r.output;
-  EXPECT_NE(r.output.find("reduce blocks.1 on reduce:dp_shard"), std::string::npos) << r.output;
-  EXPECT_NE(r.output.find(", in a graph"), std::string::npos) << r.output;
 }
 
 /// An illegal address ends all that a GPU does, and shows at a later call of any thread.

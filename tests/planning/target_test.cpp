@@ -245,7 +245,9 @@ TEST(TargetMemory, NcclTakesBuffersForWhatEachCommunicatorSendsAlone) {
   EXPECT_EQ(bytes("1xa100-80", "dp_shard=1"), 0);
 }
 
-Planned planned(const char* profile, const std::map<std::string, std::string>& more = {}) {
+/// `made(request)`: of a recipe with these settings.
+template <class Make>
+Planned planned_by(const char* profile, const std::map<std::string, std::string>& more, const Make& made) {
   std::map<std::string, std::string> keys = {{"model.preset", "wan2.1-t2v-1.3b"},
                                              {"data.vae", "haar"},
                                              {"data.text_encoder", "umt5-xxl"},
@@ -258,8 +260,12 @@ Planned planned(const char* profile, const std::map<std::string, std::string>& m
   for (const auto& [key, value] : more) keys[key] = value;
   const recipe::Recipe recipe = recipe::load_recipe("", {keys.begin(), keys.end()});
   const job::Job job = job::make_job(recipe);
-  return make_plan_as_is(
-      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));
+  PlanRequest request =
+      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0);
+  return made(request);
+}
+Planned planned(const char* profile, const std::map<std::string, std::string>& more = {}) {
+  return planned_by(profile, more, [](const PlanRequest& request) { return make_plan_as_is(request); });
 }
 
 /// Each of Hopper's 132 multiprocessors adds up gradients of queries of its own, by heads.
@@ -400,6 +406,52 @@ TEST(TargetMemory, APlanForAGpuCountsGraphsAndTheSumsOfUpdates) {
     EXPECT_GT(sums, 0) << summed;
     EXPECT_EQ(sums % 24, 0) << summed << ": pairs of values, each in double and in fp32";
   }
+}
+
+/// Whether steps are graphs, and why: by what the plan knows, by what the run knows alone, and by who else computes.
+TEST(TellOf, SaysWhetherStepsAreGraphsAndWarnsWhereAskingForThemHasNoEffect) {
+  const auto told = [](const char* profile, std::map<std::string, std::string> more, int threads = 1,
+                       const std::string& forbidden = "") {
+    return planned_by(profile, more, [&](PlanRequest& request) {
+      request.device_threads = threads;
+      if (!forbidden.empty()) request.no_graphs = forbidden;
+      Planned made = make_plan_as_is(request);
+      tell_of(made, request);
+      return made;
+    });
+  };
+  const std::map<std::string, std::string> on = {{"plan.graphs", "on"}};
+  const auto with = [&](std::map<std::string, std::string> more) { return more.insert(on.begin(), on.end()), more; };
+  const auto has = [](const std::string& text, const char* words) { return text.find(words) != std::string::npos; };
+  const char* no_effect = "plan.graphs = on has no effect: ";
+
+  const Planned chosen = told("1xh200", {}), asked = told("1xh200", on), off = told("1xh200", {{"plan.graphs", "off"}});
+  EXPECT_FALSE(chosen.graphs.asked);
+  EXPECT_TRUE(has(chosen.graphs.why, "launches take the host ")) << chosen.graphs.why;
+  EXPECT_EQ(chosen.graphs.on, chosen.graphs.gain > 0);
+  EXPECT_TRUE(asked.graphs.asked && asked.graphs.on) << asked.graphs.why;
+  EXPECT_FALSE(has(asked.choice.warning, no_effect)) << asked.choice.warning;
+  EXPECT_FALSE(off.graphs.on);
+  for (const char* mesh : {"tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2"}) {
+    const Planned ranks = told("h200", with({{"mesh", mesh}, {"train.global_batch", "2"}}));
+    EXPECT_TRUE(ranks.graphs.on) << mesh << ": " << ranks.graphs.why;
+  }
+
+  const Planned beside = told("1xh200", on, 2), both = told("1xh200", on, 2, "a gate weighs"),
+                early = told("1xh200",
+                             with({{"plan.update", "in_backward"}, {"train.clip_norm", "0"}, {"run.on_nan", "stop"}}));
+  EXPECT_FALSE(beside.graphs.on || both.graphs.on || early.graphs.on);
+  EXPECT_EQ(beside.graphs.why, "encoders compute on the device beside the steps");
+  EXPECT_EQ(both.graphs.why, "a gate weighs") << "what the run knows comes first";
+  EXPECT_TRUE(has(early.graphs.why, "plan.update = in_backward")) << early.graphs.why;
+  for (const Planned* without : {&beside, &both, &early})
+    EXPECT_TRUE(has(without->choice.warning, (no_effect + without->graphs.why).c_str())) << without->choice.warning;
+
+  const Planned cpu = told("cpu", {}), cpu_asked = told("cpu", on);
+  EXPECT_FALSE(cpu.graphs.on);
+  EXPECT_EQ(cpu.graphs.why, "plan.profile is no GPU's");
+  EXPECT_FALSE(has(cpu.choice.warning, no_effect)) << cpu.choice.warning;
+  EXPECT_TRUE(has(cpu_asked.choice.warning, "plan.graphs = on has no effect: a CPU takes no launches"));
 }
 
 TEST(TargetMemory, APlanForAGpuWithAHostTierNamesTheMemoryByWayOfWhichItIsStaged) {

@@ -239,6 +239,8 @@ class DeviceLinks::Link final : public Transport {
   }
   void close_window() override { watcher_.table.close_window(made_); }
   const std::string& name() const { return name_; }
+  /// Whose members have other lists: [Note: one order of issue].
+  bool between_stages() const { return name_.starts_with("activations") || name_.starts_with("gradients"); }
   std::string fault() const { return watcher_.table.fault(made_); }
   device::Communicator communicator() const { return made_; }
 
@@ -382,6 +384,8 @@ void DeviceLinks::Watcher::look_at(Outstanding& message) {
 /// link, the number of the message that begins and of the one that has ended, and the thread looks at these words while
 /// a launch of it runs. The messages of all links but those between stages come one after the other, by edges, in the order
 /// in which they were given to their streams: [Note: one order of issue] holds in a launch as well, whatever the library does.
+/// Neighbours among the stages have other lists, so a receive that others had to wait for might wait for what they send: each
+/// direction keeps to its own stream.
 template <class Act>
 void DeviceLinks::Watcher::capture(const Link& link, const char* what, int64_t bytes, Act act) {
   std::vector<GraphMessages::OfLink>& links = captured_->links;  // given in turn: nobody else is here
@@ -394,11 +398,12 @@ void DeviceLinks::Watcher::capture(const Link& link, const char* what, int64_t b
     if (!device::used()->write_word(word, number))
       throw std::runtime_error("the device writes no numbers to the host, by which messages of a graph are watched");
   };
-  last_.order();
+  const bool in_turn = !link.between_stages();
+  if (in_turn) last_.order();
   write(words);
   act();
   write(words + 1);
-  last_.record();
+  if (in_turn) last_.record();
 }
 
 void DeviceLinks::Watcher::look_at_graph() {

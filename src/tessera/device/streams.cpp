@@ -34,10 +34,16 @@ class OwnStream {
     stream_ = used()->make_stream(priority);
     used()->set_stream(stream_);
   }
+  Stream stream() const { return stream_; }
 
  private:
   Stream stream_ = nullptr;
 };
+
+OwnStream& of_thread() {
+  static thread_local OwnStream stream;
+  return stream;
+}
 
 std::atomic<const char*> newest_operator = nullptr;
 
@@ -76,8 +82,21 @@ bool has_streams() {
 }
 
 void own_stream(Priority priority) {
-  static thread_local OwnStream stream;
-  if (has_streams()) stream.make(priority);
+  if (has_streams()) of_thread().make(priority);
+}
+
+SideStream::~SideStream() {
+  if (stream_) used()->free_stream(stream_);
+}
+
+SideStream::Scope::Scope(SideStream& stream) {
+  if (!has_streams()) return;
+  if (!stream.stream_) stream.stream_ = used()->make_stream(Priority::normal);
+  used()->set_stream(stream.stream_);
+}
+
+SideStream::Scope::~Scope() {
+  if (has_streams()) used()->set_stream(of_thread().stream());
 }
 
 Mark::~Mark() {

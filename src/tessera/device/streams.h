@@ -22,6 +22,25 @@ std::string last_operator();
 /// Gives the calling thread a stream of its own until it ends; without has_streams() it keeps the device's first one.
 void own_stream(Priority priority = Priority::normal);
 
+/// A stream beside that of the thread which uses it; without has_streams() it is that one.
+class SideStream {
+ public:
+  SideStream() = default;
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+
+  /// While it lives, what the calling thread gives the device goes there.
+  class Scope {
+   public:
+    explicit Scope(SideStream& stream);
+    ~Scope();
+    Scope(const Scope&) = delete;
+  };
+
+ private:
+  Stream stream_ = nullptr;  // made when first used
+};
+
 /// What the calling thread does, for messages of failures and for devices that check order; which page-locked memory it
 /// reads or writes itself.
 void label(const std::string& what);

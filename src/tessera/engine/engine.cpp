@@ -73,7 +73,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
     if (std::ranges::find(before, program) == before.end()) fresh.push_back(&program->schedule);
   }
   check_groups(comm_, fresh);
-  interpreter_.reserve_host(std::max(programs.host_arena, host_arena), programs.train->schedule.micros * batch_bytes_);
+  interpreter_.reserve_host(std::max(programs.host_arena, host_arena), batch_bytes_, programs.train->schedule.micros);
   std::vector<const plan::Schedule*> schedules;
   all.insert(all.end(), {programs.first, programs.updates});
   for (const auto& [expert, own] : programs.of_expert) all.insert(all.end(), {own.first, own.updates});
@@ -86,7 +86,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
 
 void Engine::use(const plan::Program& program) {
   if (graphs_) graphs_->clear();
-  interpreter_.reserve_host(program.schedule.host_arena, program.schedule.micros * batch_bytes_);
+  interpreter_.reserve_host(program.schedule.host_arena, batch_bytes_, program.schedule.micros);
   const at::Tensor& arena = store_.arena();
   const int64_t there = arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
   // Where the device sends, all ranks make theirs together, whether it grows or not: windows depend on the program.
@@ -120,8 +120,8 @@ StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& r
   interpreter_.begin_step(*step.rest_);
   in_step_ = true;
   // The times of a graph's instructions are not known: who asks for them gets a step without one.
-  const bool may = graphs_ && graphs_->takes(*pass.program);
-  const bool graph = may && !times_.of_instructions() && graphs_->takes_here();
+  const bool may = graphs_ && graphs_->takes(pass.program->plan);
+  const bool graph = may && !times_.of_instructions() && graphs_->takes_here(*pass.program);
   begin(*step.rest_, !graph);
   const bool given = may && graphs_->run(step.rest_, graph);
   lanes_.run(step.rest_, given ? pass.program->norm : 0, pass.program->norm + 1);

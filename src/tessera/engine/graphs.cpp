@@ -15,21 +15,25 @@ constexpr int kManyForms = 64;  // in a row, none of which came again: graphs ga
 
 }  // namespace
 
-bool StepGraphs::takes(const plan::Program& program) {
-  std::string absence = plan::graphs_absence(program.plan);
-  if (absence.empty()) absence = plan::graphs_absence(program.schedule, program.norm);
-  if (absence.empty() && !comm_.by_device()) absence = comm_.against_capture();
+/// Tells the first time what is against them.
+bool StepGraphs::none_against(const std::string& absence) {
   if (!absence.empty() && !std::exchange(told_absence_, true)) tell("steps are no graphs: " + absence, /*warns=*/true);
   return absence.empty();
 }
 
-bool StepGraphs::takes_here() {
-  std::string absence = comm_.against_capture();
+bool StepGraphs::takes(const plan::Plan& plan) {
+  std::string absence = plan::graphs_absence(plan);
+  if (absence.empty() && !comm_.by_device()) absence = comm_.against_capture();
+  return none_against(absence);
+}
+
+bool StepGraphs::takes_here(const plan::Program& program) {
+  std::string absence = plan::graphs_absence(program.schedule, program.norm);
+  if (absence.empty()) absence = comm_.against_capture();
   if (absence.empty() && device::staging_bytes() > 0)
     absence = "the system page-locks no memory, so the host takes part in copies";
   if (absence.empty() && !device::has_streams()) absence = "TESSERA_SERIAL=1 runs one instruction after the other";
-  if (!absence.empty() && !std::exchange(told_absence_, true)) tell("steps are no graphs: " + absence, /*warns=*/true);
-  return absence.empty();
+  return none_against(absence);
 }
 
 void StepGraphs::forget(Step& step) {

@@ -11,9 +11,10 @@
 // that the host knows are the same where the micro-batches have the same form: sizes, samples, segments, and the weights of
 // losses. So there is a graph for each form (buckets, lengths of captions), captured when a form comes for the second time:
 // the first time libraries set themselves up. [Note: graphs of several ranks] Messages between devices are nodes like
-// others, and NCCL wants all ranks of one to launch graphs of one capture. So the ranks tell each other their forms before
-// each step, and the form of a step is that of all of them: they capture it together, or repeat it together, or run it
-// without. Updates are not part of it: their rates, clip factors and random numbers are new in each step.
+// others, on every axis of the mesh, and NCCL wants all ranks of one to launch graphs of one capture. So all ranks tell each
+// other their forms before each step, those of other stages too, and the form of a step is that of all of them: they capture
+// it together, or repeat it together, or run it without. Updates are not part of it: their rates, clip factors and random
+// numbers are new in each step.
 #include <deque>
 
 #include "tessera/engine/lanes.h"
@@ -27,10 +28,10 @@ class StepGraphs {
   ~StepGraphs() { clear(); }
   StepGraphs(const StepGraphs&) = delete;
 
-  /// Whether steps of the program can be graphs (plan::graphs_absence): the same on all ranks.
-  bool takes(const plan::Program& program);
-  /// Whether they can on this machine.
-  bool takes_here();
+  /// Whether steps of the plan can be graphs (plan::graphs_absence): the same on all ranks.
+  bool takes(const plan::Plan& plan);
+  /// Whether this rank's can, on this machine.
+  bool takes_here(const plan::Program& program);
   /// Gives the device the step's instructions before its norm, as a graph; false: they are to be run. All ranks call it
   /// together. `wanted`: this rank has nothing against it.
   bool run(const std::shared_ptr<ScheduleRun>& shared, bool wanted);
@@ -68,6 +69,7 @@ class StepGraphs {
   void forget(Step& step);
   void keep_few();
   void tell(std::string news, bool warns = false) { news_.push_back({std::move(news), warns}); }
+  bool none_against(const std::string& absence);
 
   Interpreter& interpreter_;
   Lanes& lanes_;

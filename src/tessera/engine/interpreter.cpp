@@ -8,6 +8,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::engine {
 
@@ -63,9 +64,11 @@ Interpreter::Interpreter(const Units& units, const plan::ModelSpec& spec, Store&
   if (options_.input_grad || options_.frozen_passes) parallel_.connect({{"sums", plan::kSequenceAxes}});
 }
 
-void Interpreter::reserve_host(int64_t arena, int64_t uploads) {
+void Interpreter::reserve_host(int64_t arena, int64_t batch, int64_t micros) {
   host_.reserve(arena);
-  if (far_) uploads_.reserve(uploads + kUploadSlack);
+  if (!far_) return;
+  uploads_.reserve(micros * batch + kUploadSlack);
+  uploads_.reserve_beside(plan::bytes_on_their_way(batch, micros));
 }
 
 void Interpreter::open_windows(const std::vector<const plan::Schedule*>& used) {
@@ -104,6 +107,7 @@ bool counts_fp8(const ScheduleRun& run) { return run.plan().fp8 && run.step % kF
 
 void Interpreter::begin_step(const ScheduleRun& run) {
   input_grads_.assign(run.schedule().micros, {});
+  most_made_ = std::max(most_made_, std::exchange(room_made_, 0));
   numbers_.begin(counts_fp8(run), !run.frozen());
 }
 
@@ -305,7 +309,10 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
     for (const auto& [site, policy] : plan.sites)
       if (site != plan::kBlockInput && policy != plan::Policy::recompute) unit_run.results[site];
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
-                   {.keep = &unit_run.results, .parallel = &parallel_, .without_adapters = run.without_adapters});
+                   {.keep = &unit_run.results,
+                    .parallel = &parallel_,
+                    .without_adapters = run.without_adapters,
+                    .bring = [this](const Tensor& table) { return bring_made(table); }});
   std::optional<SavedStorages> saved;
   const bool elsewhere = returns && (plan.offloads() || plan.compresses());
   if (graph && (plan.selective() || elsewhere))
@@ -347,16 +354,24 @@ void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
   store_.bind(in.unit, in.slot);
   MicroRun& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
-  ShardContext ctx(
-      store_, in.unit, micro.batch.tokens,
-      {.unneeded = units_of(run)[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
+  ShardContext ctx(store_, in.unit, micro.batch.tokens,
+                   {.unneeded = units_of(run)[in.unit]->output_site(),
+                    .known = &unit_run.results,
+                    .parallel = &parallel_,
+                    .bring = [this](const Tensor& table) { return bring_made(table); }});
   unit_run.offloaded.clear();  // all of it is back; from here on the graph alone holds it
   const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
   run_forward(*units_of(run)[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.results.clear();
 }
 
-/// The micro-batch, loaded at its first instruction on this rank. Later stages need only its tables of tokens.
+/// Later stages need of a micro-batch only its tables of tokens.
+net::Batch Interpreter::of_stage(const ScheduleRun& run, net::Batch batch) const {
+  if (messages_.active() && !run.plan().owns(rank_, 0)) batch.inputs.clear();
+  return batch;
+}
+
+/// The micro-batch, loaded at its first instruction on this rank.
 MicroRun& Interpreter::load(ScheduleRun& run, int index) {
   MicroRun& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
@@ -366,10 +381,8 @@ MicroRun& Interpreter::load(ScheduleRun& run, int index) {
                                            : packed(*run.objective, index, parallel_);
   count(run, index, batch);
   if (captures_) brought_.push_back({index, /*compared=*/false});
-  if (messages_.active()) {
-    micro.shapes = boundary_shapes(units_of(run), batch);
-    if (!run.plan().owns(rank_, 0)) batch.inputs.clear();
-  }
+  if (messages_.active()) micro.shapes = boundary_shapes(units_of(run), batch);
+  batch = of_stage(run, std::move(batch));
   // On a CPU the device's memory is the host's, and what was packed counted there.
   if (train && !far_) batch = copy_of(std::move(batch));
   if (train && (!far_ || parallel_.cuts_tokens()))  // else a share of them keeps all in memory
@@ -397,7 +410,7 @@ std::optional<std::string> Interpreter::pack(ScheduleRun& run) {
     for (const Tensor* compared : run.objective->compared(micro)) room += Uploads::room(*compared);
   }
   if (!repeats) return std::nullopt;
-  uploads_.reserve(room);
+  uploads_.reserve(room + most_made_);
   return text;
 }
 
@@ -408,12 +421,14 @@ void Interpreter::bring_captured(bool captured) {
 
 void Interpreter::bring_again(ScheduleRun& run, const std::vector<Brought>& order) {
   uploads_.go(Uploads::Way::repeated);
-  for (const auto& [micro, compared] : order)
-    if (!compared) {
+  for (const auto& [micro, compared, made] : order)
+    if (made.defined()) {
+      uploads_.bring(made, store_.device());
+    } else if (!compared) {
       count(run, micro, run.packed[micro]);
-      on_device(run.packed[micro], store_.device(), uploads_);
+      on_device(of_stage(run, run.packed[micro]), store_.device(), uploads_);
     } else {
-      for (Tensor* tensor : run.objective->compared(micro)) uploads_.bring(*tensor, store_.device());
+      bring_compared(run, micro);
       run.objective->repeat(run.packed[micro], micro);
     }
   uploads_.go(Uploads::Way::ring);
@@ -521,8 +536,22 @@ std::vector<Tensor> Interpreter::loss(ScheduleRun& run, MicroRun& micro, int ind
   const at::NoGradGuard no_grad;
   const Tensor& prediction = micro.stream[0];
   if (captures_) brought_.push_back({index, /*compared=*/true});
-  for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
+  bring_compared(run, index);
   return {run.objective->gradient(prediction, micro.batch, index)};
+}
+
+Tensor Interpreter::bring_made(const Tensor& table) {
+  room_made_ += Uploads::room(table);
+  if (captures_) brought_.push_back({-1, /*compared=*/false, table});
+  return uploads_.bring(table, store_.device());
+}
+
+void Interpreter::bring_compared(const ScheduleRun& run, int micro) {
+  const std::vector<Tensor*> compared = run.objective->compared(micro);
+  std::vector<Tensor> all;
+  for (const Tensor* tensor : compared) all.push_back(*tensor);
+  all = uploads_.bring(all, store_.device());
+  for (size_t i = 0; i < all.size(); ++i) *compared[i] = all[i];
 }
 
 void Interpreter::norm(ScheduleRun& run, Done& done) {

@@ -32,7 +32,8 @@ struct EngineOptions {
 /// What of a micro-batch was brought to the device.
 struct Brought {
   int micro;
-  bool compared;  ///< what its loss compares with; else its inputs and tables
+  bool compared;     ///< what its loss compares with; else its inputs and tables
+  Tensor made = {};  ///< else a table that a unit has made of them, the same in each step of a form
 };
 
 class Interpreter {
@@ -45,8 +46,8 @@ class Interpreter {
               int rank, EngineOptions options);
 
   /// Takes, and page-locks for a device, the host memory of programs that will run: their arena, and what they bring to the
-  /// device before the host waits for it.
-  void reserve_host(int64_t arena, int64_t uploads);
+  /// device before the host waits for it: so many micro-batches of `batch` bytes.
+  void reserve_host(int64_t arena, int64_t batch, int64_t micros);
   /// Lends the groups what their messages use (comm.h): the arena, and to those within units and between stages the room for
   /// tensors that is left beside it.
   void open_windows(const std::vector<const plan::Schedule*>& used);
@@ -95,12 +96,15 @@ class Interpreter {
   void move_activations(UnitRun& run, const plan::Instruction& in);
   std::vector<Tensor> loss(ScheduleRun& run, MicroRun& micro, int index);
   void finish(ScheduleRun& run, const plan::Instruction& in, Done& done);
+  void bring_compared(const ScheduleRun& run, int micro);
+  Tensor bring_made(const Tensor& table);
   void norm(ScheduleRun& run, Done& done);
   void flush(const ScheduleRun& run, Done& done);
   void reserve_disk(int64_t bytes);
   void sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const;
   MicroRun& load(ScheduleRun& run, int micro);
   void count(ScheduleRun& run, int micro, const net::Batch& batch) const;
+  net::Batch of_stage(const ScheduleRun& run, net::Batch batch) const;
   void take_received(MicroRun& micro, const plan::Instruction& in, bool train) const;
   Message outgoing(MicroRun& micro, const plan::Instruction& in, bool defers_weights) const;
   std::vector<plan::Comm> declared(const ScheduleRun& run, const plan::Instruction& in) const;
@@ -127,6 +131,7 @@ class Interpreter {
   Uploads uploads_;
   std::vector<Brought> brought_;  // since bring_captured()
   bool captures_ = false;
+  int64_t room_made_ = 0, most_made_ = 0;  // of the uploads for tables that units have made: of this step, and of any
   HostMemory host_;
   std::unique_ptr<Disk> disk_;  // of offloaded activations; null: none go to disk
   std::vector<std::vector<Tensor>> input_grads_;

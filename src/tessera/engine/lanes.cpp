@@ -191,7 +191,7 @@ void Lanes::issue(const std::shared_ptr<ScheduleRun>& shared, int index) {
 /// lane that works on the host waits for them itself. What was before the schedule is on the compute lane's stream, or was
 /// joined to it (join).
 void Lanes::follow(ScheduleRun& run, const plan::Instruction& in) {
-  device::label(std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name));
+  if (far_) device::label(std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name));
   const bool host = works_on_host(in.lane);
   const auto after = [&](const device::Mark& mark) { host ? mark.await() : mark.order(); };
   bool& begun = run.begun[static_cast<size_t>(in.lane)];

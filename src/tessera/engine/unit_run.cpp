@@ -316,6 +316,12 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
   return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
 }
 
+/// Where the neighbours of x lie.
+Tensor ShardContext::taps(const Reach& reach, int space, const std::array<int64_t, 3>& kernel, const Tensor& x) const {
+  const Tensor table = tap_table(reach, tokens_, space, kernel, x);
+  return mode_.bring && !table.is_meta() ? mode_.bring(table) : table.to(x.device());
+}
+
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   session_.site = site;
   forget_inputs();
@@ -323,15 +329,14 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   ops::WeightSite* b = bias(site);
-  return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w),
-                        type_, how.silu);
+  return ops::depthwise(wide, taps(reach, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w), type_, how.silu);
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   session_.site = site;
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
-  const Tensor y = ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
+  const Tensor y = ops::unfold(wide, taps(reach, space, how.kernel, x));
   return tokens_.history && how.kernel[0] > 1 ? behind_history(site, x, y, how) : y;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // The engine's Context: the same sites as the plain one, over views of the weights in the unit's slot. Operators write
 // weight gradients straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
+#include "tessera/engine/parallel/tensor.h"
 #include "tessera/engine/parallel/ulysses.h"
 #include "tessera/engine/saved.h"
 #include "tessera/engine/store/store.h"
@@ -25,6 +26,8 @@ struct RunMode {
   std::function<void(std::string_view site, double flops)> on_result = {};
   const Parallel* parallel = nullptr;  ///< the ranks that share the tokens; lives as long as the graph; null: none
   bool without_adapters = false;       ///< linears are those of the base
+  /// Brings a table that the host has made to where the unit computes; null: LibTorch copies it.
+  std::function<Tensor(const Tensor& table)> bring = {};
 };
 
 /// The rows of a space and the columns that a linear's input has, for dropout: its mask is drawn for the whole input.
@@ -61,6 +64,7 @@ class ShardContext final : public net::Context {
   }
 
  private:
+  Tensor taps(const Reach& reach, int space, const std::array<int64_t, 3>& kernel, const Tensor& x) const;
   Tensor rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
                   const ops::SharedWidth* shared);
   bool tensor_parallel() const { return mode_.parallel && mode_.parallel->tp() > 1; }

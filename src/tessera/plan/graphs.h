@@ -10,9 +10,9 @@
 
 namespace tessera::plan {
 
-/// Why steps of the plan cannot be graphs: "an update runs on the host"; empty: they can.
+/// Why steps of the plan cannot be graphs: "an update runs on the host"; empty: they can. The same on all ranks.
 std::string graphs_absence(const Plan& plan);
-/// The same of a compiled training step, whose instructions before its norm would be the graph.
+/// The same of a rank's compiled training step, whose instructions before its norm would be the graph.
 std::string graphs_absence(const Schedule& schedule, int norm);
 
 /// Driver's memory of the device for a node of a graph: about 10 KiB, which CCCL reckons with for its cached graphs (NVIDIA/cccl#3768).

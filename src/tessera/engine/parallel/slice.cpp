@@ -16,18 +16,31 @@ constexpr int64_t kAligned = 64;
 
 }  // namespace
 
+Uploads::~Uploads() {
+  if (beside_) device::used()->give(beside_);
+}
+
 void Uploads::reserve(int64_t bytes) {
   if (bytes <= memory_.size()) return;
-  for (const Part& part : under_way_) part.copied.await();
+  for (const Part& part : under_way_) part.done.await();
   under_way_.clear();
   memory_.reserve(bytes);
+}
+
+void Uploads::reserve_beside(int64_t bytes) {
+  if (bytes <= beside_size_ || !device::has_streams()) return;
+  untaken_.clear(), follows_ = false;
+  if (beside_) device::used()->wait(), device::used()->give(std::exchange(beside_, nullptr));
+  device::count_memory_request();
+  beside_ = static_cast<char*>(device::used()->take(bytes));
+  beside_size_ = beside_ ? bytes : 0;
 }
 
 /// Where so many bytes go that no copy under way reads: behind the newest part, or at the beginning again.
 int64_t Uploads::place(int64_t bytes) {
   if (bytes > memory_.size()) reserve(2 * bytes);
-  for (;; under_way_.front().copied.await()) {
-    while (!under_way_.empty() && under_way_.front().copied.passed()) under_way_.pop_front();
+  for (;; under_way_.front().done.await()) {
+    while (!under_way_.empty() && under_way_.front().done.passed()) under_way_.pop_front();
     if (under_way_.empty()) return 0;
     const int64_t oldest = under_way_.front().begin, next = under_way_.back().end;
     const bool wrapped = next <= oldest;
@@ -36,9 +49,22 @@ int64_t Uploads::place(int64_t bytes) {
   }
 }
 
+/// The same in the device's memory, for the stream of the copies, which waits for the parts that lie there.
+int64_t Uploads::place_beside(int64_t bytes) {
+  int64_t at = untaken_.empty() ? 0 : untaken_.back().end;
+  if (at + bytes > beside_size_) at = 0;
+  const auto lies_there = [&](const Part& part) { return part.begin < at + bytes && at < part.end; };
+  const auto last = std::find_if(untaken_.rbegin(), untaken_.rend(), lies_there);
+  if (last == untaken_.rend()) return at;
+  last->done.order();  // the compute lane took those before it earlier
+  untaken_.erase(untaken_.begin(), last.base());
+  return at;
+}
+
 void Uploads::go(Way way) {
-  for (const Part& part : under_way_) part.copied.await();
+  for (const Part& part : under_way_) part.done.await();
   under_way_.clear();
+  untaken_.clear(), follows_ = false;  // marks of a graph mean nothing outside of it, nor others within
   way_ = way, next_ = 0;
 }
 
@@ -54,23 +80,56 @@ void Uploads::write(const at::Tensor& from, int64_t at) {
   std::memcpy(memory_.at(at), from.const_data_ptr(), static_cast<size_t>(bytes));
 }
 
-at::Tensor Uploads::bring(const at::Tensor& here, at::Device device) {
-  if (device.is_cpu()) return here;
-  const at::Tensor from = here.contiguous();
-  const auto bytes = static_cast<int64_t>(from.nbytes());
-  if (way_ == Way::repeated) {
-    write(from, std::exchange(next_, next_ + round_up(bytes, kAligned)));
-    return here;
+/// From page-locked memory, where they lie one behind the other.
+void Uploads::fetch(const std::vector<at::Tensor>& there, int64_t at, int64_t bytes) {
+  const device::Backend& table = *device::used();
+  Part copied{at, at + bytes, {}};
+  const bool beside = bytes <= beside_size_;
+  const char* from = memory_.at(at);
+  int64_t via = 0;
+  if (beside) {
+    device::Mark before;
+    if (!follows_) before.record();
+    const device::SideStream::Scope scope(stream_);
+    if (!std::exchange(follows_, true)) before.order();
+    via = place_beside(bytes);
+    table.enqueue_copy(beside_ + via, from, bytes);
+    copied.done.record();
+    from = beside_ + via;
   }
-  const at::Tensor there = at::empty(from.sizes(), from.options().device(device));
-  if (bytes == 0) return there;
-  const int64_t size = round_up(bytes, kAligned),
-                at = way_ == Way::ring ? place(size) : std::exchange(next_, next_ + size);
-  write(from, at);
-  device::used()->enqueue_copy(there.mutable_data_ptr(), memory_.at(at), bytes);
-  if (way_ == Way::captured) return there;
-  under_way_.push_back({at, at + size, {}});
-  under_way_.back().copied.record();
+  if (beside) copied.done.order();
+  for (const at::Tensor& t : there) {
+    if (room(t) > 0) table.enqueue_copy(t.mutable_data_ptr(), from, static_cast<int64_t>(t.nbytes()));
+    from += room(t);
+  }
+  if (beside) {
+    untaken_.push_back({via, via + bytes, {}});
+    untaken_.back().done.record();
+  } else {
+    copied.done.record();
+  }
+  if (way_ == Way::ring) under_way_.push_back(std::move(copied));
+}
+
+std::vector<at::Tensor> Uploads::bring(const std::vector<at::Tensor>& here, at::Device device) {
+  if (device.is_cpu()) return here;
+  std::vector<at::Tensor> from, there;
+  int64_t bytes = 0;
+  for (const at::Tensor& t : here) {
+    from.push_back(t.defined() ? t.contiguous() : t);
+    bytes += room(from.back());
+    if (way_ == Way::repeated) continue;
+    there.push_back(t.defined() ? at::empty(t.sizes(), t.options().device(device)) : t);
+  }
+  if (bytes == 0) return way_ == Way::repeated ? here : there;
+  const int64_t first = way_ == Way::ring ? place(bytes) : std::exchange(next_, next_ + bytes);
+  int64_t at = first;
+  for (const at::Tensor& t : from) {
+    if (t.defined()) write(t, at);
+    at += room(t);
+  }
+  if (way_ == Way::repeated) return here;
+  fetch(there, first, bytes);
   return there;
 }
 
@@ -205,10 +264,12 @@ net::Batch copy_of(net::Batch batch) {
 }
 
 net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads) {
-  const auto moved = [&](const Tensor& t) { return uploads.bring(t, device); };
-  for (Tensor& input : batch.inputs)
-    if (input.defined()) input = moved(input);
-  batch.tokens.change_tables(moved);
+  std::vector<Tensor> all = batch.inputs;
+  batch.tokens.change_tables([&](const Tensor& t) { return all.emplace_back(t); });
+  all = uploads.bring(all, device);
+  std::copy_n(all.begin(), batch.inputs.size(), batch.inputs.begin());
+  auto next = all.begin() + std::ssize(batch.inputs);
+  batch.tokens.change_tables([&next](const Tensor&) { return *next++; });
   return batch;
 }
 

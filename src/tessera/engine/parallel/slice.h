@@ -18,15 +18,29 @@ namespace tessera::engine {
 //
 //   Uploads uploads;
 //   uploads.reserve(bytes);                                // of all that is brought before the host waits for the device
+//   uploads.reserve_beside(bytes);                         // of the device, for what is on its way
 //   const Tensor there = uploads.bring(here, device);      // for what this thread's stream is given next
+//
+// [Note: a batch beside the compute lane] Where a tensor of the compute lane lies, others may have lain whose work is not done
+// yet. So a stream of the copies' own brings a batch to memory beside the plan, as soon as the host gives it, and the
+// compute lane waits for that and copies it to its place, which takes a hundredth of the way over the bus. That memory is a
+// ring: a copy to what is used again waits for the compute lane to have taken what lay there, by an event.
 
 class Uploads {
  public:
+  Uploads() = default;
+  ~Uploads();
+  Uploads(const Uploads&) = delete;
+
   /// Page-locks as much as `bytes` of tensors under way at once need, so that bring() locks none. Waits for what is under way.
   void reserve(int64_t bytes);
-  /// The tensor itself on a CPU. Its memory is counted as any tensor's. The host waits where more is under way than was
-  /// reserved.
-  at::Tensor bring(const at::Tensor& here, at::Device device);
+  /// Memory of the device's driver for what is on its way; without it, for more at once, and where all threads share one
+  /// stream, the calling thread's stream brings it.
+  void reserve_beside(int64_t bytes);
+  /// The tensors themselves on a CPU. Their memory is counted as any tensor's. The host waits where more is under way than was
+  /// reserved. Undefined ones stay so.
+  std::vector<at::Tensor> bring(const std::vector<at::Tensor>& here, at::Device device);
+  at::Tensor bring(const at::Tensor& here, at::Device device) { return bring(std::vector{here}, device)[0]; }
 
   /// How bring() goes from here on. Captured: one tensor behind the other from the beginning, for a graph to copy them again.
   /// Repeated: only writes them to the same places, for that graph; what it returns means nothing. Both wait for what is under way.
@@ -40,14 +54,21 @@ class Uploads {
  private:
   struct Part {
     int64_t begin, end;
-    device::Mark copied;
+    device::Mark done;  // the page-locked bytes are copied; those of the device are taken by the compute lane
   };
   int64_t place(int64_t bytes);
+  int64_t place_beside(int64_t bytes);
   void write(const at::Tensor& from, int64_t at);
+  void fetch(const std::vector<at::Tensor>& there, int64_t at, int64_t bytes);
   HostMemory memory_{HostMemory::Refused::drivers_own};
   std::deque<Part> under_way_;  // oldest first: a ring in memory_
   Way way_ = Way::ring;
   int64_t next_ = 0;  // of the other ways
+  char* beside_ = nullptr;
+  int64_t beside_size_ = 0;
+  std::deque<Part> untaken_;  // likewise, in beside_
+  bool follows_ = false;      // the stream has waited for the thread's own
+  device::SideStream stream_;
 };
 
 /// The rank's share of `batch`, a copy of all that it keeps: `batch` may lie in memory that the rank frees. Inputs without

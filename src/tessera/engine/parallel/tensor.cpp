@@ -278,7 +278,7 @@ Tensor tap_table(const Reach& reach, const net::Tokens& tokens, int index, const
           inside ? static_cast<int32_t>(space.offsets[sample] + (f * height + h) * width + w - first) : -1;
     }
   }
-  return table.to(like.device());
+  return table;
 }
 
 }  // namespace tessera::engine

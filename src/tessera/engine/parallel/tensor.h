@@ -58,7 +58,7 @@ Reach reach_of(const net::Tokens& tokens, int space, const std::array<int64_t, 3
 /// x [own rows, D] to [wide rows, D]. The gradient of the halo goes back to its owners, who sum it in rank order.
 Tensor reach_rows(const Tensor& x, const Reach& reach, const Parallel* parallel);
 
-/// [taps, own rows] int32: the wide row that a tap reads, -1 outside the grid; on the device of `like`.
+/// [taps, own rows] int32: the wide row that a tap reads, -1 outside the grid; on the host, or without memory as `like`.
 Tensor tap_table(const Reach& reach, const net::Tokens& tokens, int space, const std::array<int64_t, 3>& kernel,
                  const Tensor& like);
 

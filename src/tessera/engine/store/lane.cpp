@@ -1,5 +1,6 @@
 #include "tessera/engine/store/lane.h"
 
+#include <algorithm>
 #include <future>
 #include <optional>
 
@@ -15,37 +16,43 @@ void Events::reset(size_t count) {
 }
 
 void Events::done(int instruction) {
-  {
-    const std::lock_guard lock(mutex_);
-    done_[instruction] = 1;
-    --open_;
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  done_[instruction] = 1;
+  --open_;
+  for (Waiter* waiter : waiters_)
+    if (is_over(*waiter)) waiter->woken.notify_one();  // with the lock, without which it might be gone
 }
 
 void Events::fail(std::exception_ptr error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = error;
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+  for (Waiter* waiter : waiters_) waiter->woken.notify_one();
+}
+
+bool Events::is_over(const Waiter& waiter) const {
+  if (error_) return true;
+  return waiter.all ? open_ == 0 : std::ranges::all_of(waiter.wait, [&](int w) { return done_[w] != 0; });
+}
+
+void Events::sleep(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
+  if (!is_over(waiter)) {
+    waiters_.push_back(&waiter);
+    waiter.woken.wait(lock, [&] { return is_over(waiter); });
+    std::erase(waiters_, &waiter);
   }
-  changed_.notify_all();
+  if (error_) std::rethrow_exception(error_);
 }
 
 void Events::await(std::span<const int> wait) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    if (error_) return true;
-    for (int w : wait)
-      if (!done_[w]) return false;
-    return true;
-  });
-  if (error_) std::rethrow_exception(error_);
+  Waiter waiter{wait};
+  sleep(lock, waiter);
 }
 
 void Events::await_all() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return error_ || open_ == 0; });
-  if (error_) std::rethrow_exception(error_);
+  Waiter waiter{{}, /*all=*/true};
+  sleep(lock, waiter);
 }
 
 LaneThread::LaneThread(device::Priority priority) {

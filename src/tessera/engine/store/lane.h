@@ -27,8 +27,17 @@ class Events {
   void await_all();
 
  private:
+  /// A thread that sleeps. It is woken once, by the last instruction that it waits for.
+  struct Waiter {
+    std::span<const int> wait;
+    bool all = false;  // it waits for every instruction
+    std::condition_variable woken = {};
+  };
+  void sleep(std::unique_lock<std::mutex>& lock, Waiter& waiter);
+  bool is_over(const Waiter& waiter) const;
+
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::vector<Waiter*> waiters_;
   std::vector<char> done_;
   size_t open_ = 0;
   std::exception_ptr error_;

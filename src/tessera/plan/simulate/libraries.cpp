@@ -128,10 +128,24 @@ std::vector<LibraryBytes> workspaces(const Profile& profile, int threads, bool d
            "workspace of " + count_text(threads, "thread") + " that computes, " + setting + " on " + profile.target}};
 }
 
+namespace {
+constexpr int64_t kMostOnTheirWay = 128 * kMiB;
+}
+
+/// The one that the compute lane takes, and the next; a batch may not fit behind the others at the end of the ring.
+int64_t bytes_on_their_way(int64_t batch, int64_t micros) {
+  constexpr int64_t kSlack = 64 << 10;
+  return std::min(std::min(micros, int64_t{2}) * batch + kSlack, kMostOnTheirWay);
+}
+
 std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& run) {
   if (profile.target.empty()) return {};
   std::vector<LibraryBytes> lines = {{"CUDA context", kContext, "of the driver [E]"},
                                      {"kernels", kKernels, "of libraries and ours, once they have run [E]"}};
+  lines.push_back({"batches on their way",
+                   run.model ? bytes_on_their_way(run.model->inputs + run.model->targets, run.plan->accumulation())
+                             : kMostOnTheirWay,
+                   "inputs and targets, which come while others compute"});
   if (run.model)
     if (const int64_t bytes = update_sums(run); bytes > 0)
       lines.push_back({"update sums", bytes, "by rows and columns, of the unit with most"});
