@@ -297,6 +297,12 @@ std::vector<Operator> all_operators() {
                  {},
                  [](const Tensors&, Sites& w, const Tensors&) { return ops::param(w[0], w.anchor); },
                  [](const Tensors&, const Tensors& w, const Tensors&) { return w[0].clone(); }});
+  all.push_back({"param_plus",
+                 {normal({3, 6, 71})},
+                 {normal({1, 6, 71})},
+                 {},
+                 [](const Tensors& x, Sites& w, const Tensors&) { return ops::param_plus(w[0], x[0], w.anchor); },
+                 [](const Tensors& x, const Tensors& w, const Tensors&) { return x[0] + w[0]; }});
   all.push_back({"embedding",
                  {},
                  {normal({11, 70})},

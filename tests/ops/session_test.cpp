@@ -39,6 +39,41 @@ TEST(Session, ScopesNestAndAnExceptionEndsThem) {
   EXPECT_FALSE(session().target);
 }
 
+struct Linears {
+  Tensor y, dx;
+  std::array<Tensor, 2> dw;
+};
+
+/// Two linears with bf16 weights that read one fp32 input.
+Linears linears_of_a_text(const Tensor& x, const std::array<Tensor, 2>& w, RoundedInput* shared) {
+  const RoundedScope scope(shared);
+  std::array<WeightSite, 2> sites;
+  for (size_t i = 0; i < 2; ++i) sites[i] = {w[i], at::full(w[i].sizes(), NAN), true};
+  const Tensor input = x.detach().requires_grad_(), anchor = at::zeros({}).requires_grad_();
+  Tensor passed;
+  const Tensor k = linear(input, sites[0], nullptr, anchor, at::kBFloat16, When::at_once, &passed),
+               v = linear(passed, sites[1], nullptr, anchor, at::kBFloat16), y = at::cat({k, v}, 1);
+  if (shared) EXPECT_EQ(shared->rows(passed).const_data_ptr(), shared->rows(input).const_data_ptr());
+  const auto readers = shared ? shared->readers(input) : nullptr;
+  const auto grads = torch::autograd::grad({y}, {input, anchor}, {at::ones_like(y)}, false, false, true);
+  if (readers) {
+    EXPECT_EQ(readers->readers, 1) << "the linears have read it, this test has not";
+    EXPECT_TRUE(readers->rows.defined() && readers->rows.equal(x.to(at::kBFloat16)));
+  }
+  return {y.detach(), grads[0], {sites[0].grad, sites[1].grad}};
+}
+
+TEST(Session, AnInputThatSeveralLinearsReadIsRoundedOnceWithTheSameBits) {
+  const CpuKernelsScope table(aten_kernels());
+  const Tensor x = at::randn({9, 16});
+  const std::array<Tensor, 2> w = {at::randn({8, 16}).to(at::kBFloat16), at::randn({8, 16}).to(at::kBFloat16)};
+  RoundedInput shared;
+  const Linears alone = linears_of_a_text(x, w, nullptr), together = linears_of_a_text(x, w, &shared);
+  EXPECT_TRUE(alone.y.equal(together.y));
+  EXPECT_TRUE(alone.dx.equal(together.dx));
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(alone.dw[i].equal(together.dw[i])) << i;
+}
+
 TEST(Session, AThreadSeesNothingOfAnother) {
   const TargetScope target(tessera::target("sm_80", "test"));
   const LateScope late(Works{});

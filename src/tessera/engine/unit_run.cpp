@@ -142,6 +142,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   session_.site = site;
   const ops::Fp8Scope eight(store_.fp8(unit_) ? &eight_bits_ : nullptr);
+  const ops::RoundedScope rounded(&rounded_);
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu                            ? input
@@ -185,6 +186,7 @@ Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Nor
 void ShardContext::forget_inputs() {
   gathered_ = read_ = Tensor();
   eight_bits_.clear();
+  rounded_.clear();
 }
 
 /// x as the last norm that read it passes it on.
@@ -224,6 +226,7 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
   session_.site = site;
   eight_bits_.clear();
+  rounded_.clear();
   const Tensor stream = passed(x);
   return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
               : ops::sum(stream, y);
@@ -366,6 +369,11 @@ Tensor ShardContext::param(std::string_view site) {
   session_.site = site;
   ops::WeightSite& w = weight(site, "");
   return ops::param(w, anchor(w));
+}
+Tensor ShardContext::param_plus(std::string_view site, const Tensor& x) {
+  session_.site = site;
+  ops::WeightSite& w = weight(site, "");
+  return ops::param_plus(w, x, anchor(w));
 }
 Tensor ShardContext::embedding(std::string_view site, const Tensor& ids) {
   ops::WeightSite& w = weight(site, ".weight");

@@ -59,6 +59,7 @@ class ShardContext final : public net::Context {
   Tensor embedding(std::string_view site, const Tensor& ids) override;
 
  protected:
+  Tensor param_plus(std::string_view site, const Tensor& x) override;
   plan::TokenRange tokens_of(int64_t rows) const override {
     return has_group_rows(rows) ? mode_.parallel->tp_group(tokens_.total()) : net::Context::tokens_of(rows);
   }
@@ -115,6 +116,7 @@ class ShardContext final : public net::Context {
   c10::weak_intrusive_ptr<c10::TensorImpl> read_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor read_;
   ops::Fp8Inputs eight_bits_;  // and the codes of such an input
+  ops::RoundedInput rounded_;  // or itself, rounded
   SentOperands sent_;
   // Residual streams that a norm has read, and as it passes them on to the sum that follows: one gradient instead of two
   // that are added.

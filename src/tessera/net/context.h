@@ -123,6 +123,11 @@ class Context {
     declare(site, "", shape);
     return param(site);
   }
+  /// A parameter + x, which has rows of it: a modulation table and what a sample's time adds.
+  Tensor param_plus(std::string_view site, at::IntArrayRef shape, const Tensor& x) {
+    declare(site, "", shape);
+    return param_plus(site, x);
+  }
   /// Rows of a table by ids [T] int64.
   virtual Tensor embedding(std::string_view site, const Tensor& ids) = 0;
   Tensor embedding(std::string_view site, const Tensor& ids, at::IntArrayRef shape) {
@@ -131,6 +136,7 @@ class Context {
   }
 
  protected:
+  virtual Tensor param_plus(std::string_view site, const Tensor& x) { return param(site) + x; }
   virtual void declare(std::string_view /*site*/, std::string_view /*suffix*/, at::IntArrayRef /*shape*/) {}
   /// The range of tokens that a tensor with `rows` rows has.
   virtual TokenRange tokens_of(int64_t rows) const { return {tokens().begin, tokens().begin + rows}; }

@@ -73,6 +73,14 @@ struct GatedResidual : Function<GatedResidual> {
   }
 };
 
+/// Adds the rows of a gradient of a parameter, with what else a unit's backward leaves.
+void add_rows_of(const Tensor& gradient, WeightSite& site) {
+  open_gradient(site);
+  if (!site.grad.defined()) return;
+  const Tensor rows = gradient.contiguous().view({-1, site.grad.numel()});
+  kernels(rows).bias_gradient(site.grad.view(-1), rows, !std::exchange(site.fresh, false));
+}
+
 struct Param : Function<Param> {
   static Tensor forward(AutogradContext* ctx, const Tensor& anchor, Handle site) {
     ctx->saved_data["w"] = site;
@@ -83,10 +91,19 @@ struct Param : Function<Param> {
     return is_half(site.value) ? site.value.to(at::kFloat) : site.value.clone();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    WeightSite& site = *site_of(ctx, "w");
-    open_gradient(site);
-    if (site.grad.defined()) std::exchange(site.fresh, false) ? site.grad.copy_(grads[0]) : site.grad.add_(grads[0]);
+    add_rows_of(grads[0], *site_of(ctx, "w"));
     return {{}, {}};
+  }
+};
+
+struct ParamPlus : Function<ParamPlus> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle site) {
+    ctx->saved_data["w"] = site;
+    return site_of(site)->value + x;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    add_rows_of(grads[0], *site_of(ctx, "w"));
+    return {grads[0], {}, {}};
   }
 };
 
@@ -133,6 +150,12 @@ void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) { kernel
 
 Tensor param(WeightSite& weight, const Tensor& anchor) {
   return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : Param::value_of(weight);
+}
+
+Tensor param_plus(WeightSite& weight, const Tensor& x, const Tensor& anchor) {
+  check_internal(x.scalar_type() == at::kFloat && x.numel() == x.size(0) * weight.value.numel(), "ops.param_plus",
+                 "each row of x must be fp32 and have the parameter's size");
+  return wants_graph({&x, &anchor}) ? ParamPlus::apply(x, anchor, handle(&weight)) : weight.value + x;
 }
 
 Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor) {

@@ -27,13 +27,17 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   return kernels(x).linear(x, matrix(weight.value), offset, gelu, type);
 }
 
-/// The input's columns that a linear shares with others; null: none.
-using Shared = c10::intrusive_ptr<Fp8Columns>;
+/// What a linear's weight gradient shares with others that read its input: codes of its columns, or its rounded rows; null: none.
+struct Shared {
+  c10::intrusive_ptr<Fp8Columns> columns;
+  c10::intrusive_ptr<RoundedRows> rounded;
+};
 
-Shared shared_of(AutogradContext* ctx) {
-  const auto it = ctx->saved_data.find("columns");
-  return it == ctx->saved_data.end() ? Shared()
-                                     : c10::static_intrusive_pointer_cast<Fp8Columns>(it->second.toCapsule());
+template <class T>
+c10::intrusive_ptr<T> shared_of(AutogradContext* ctx, const char* name) {
+  const auto it = ctx->saved_data.find(name);
+  return it == ctx->saved_data.end() ? c10::intrusive_ptr<T>()
+                                     : c10::static_intrusive_pointer_cast<T>(it->second.toCapsule());
 }
 
 template <bool kGelu>
@@ -47,6 +51,8 @@ struct Linear : Function<Linear<kGelu>> {
     ctx->saved_data["fp8"] = fp8;
     if (fp8 && !kGelu && !site_of(weight)->frozen)
       ctx->saved_data["columns"] = c10::IValue::make_capsule(session().fp8->columns(x));
+    if (!kGelu && session().rounded && x.scalar_type() == at::kFloat && !site_of(weight)->frozen)
+      ctx->saved_data["rounded"] = c10::IValue::make_capsule(session().rounded->readers(x));
     if (kGelu) ctx->saved_data["bias"] = bias_behind(x);
     ctx->save_for_backward({x});
     const Tensor y = known ? known->detach()
@@ -61,10 +67,13 @@ struct Linear : Function<Linear<kGelu>> {
     if (weight.grad.defined()) {
       session().products.weight_grads += flops_of(x, weight.grad);
       const bool add = !std::exchange(weight.fresh, false);
+      RoundedInput rounded(x, shared.rounded ? shared.rounded->rows : Tensor());
+      const RoundedScope scope(shared.rounded ? &rounded : nullptr);
       if (fp8)
-        fp8_weight_gradient(matrix(weight.grad), dy, x, kGelu, add, shared.get());
+        fp8_weight_gradient(matrix(weight.grad), dy, x, kGelu, add, shared.columns.get());
       else
         kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, add);
+      if (shared.rounded) shared.rounded->rows = --shared.rounded->readers > 0 ? rounded.known() : Tensor();
     }
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
   }
@@ -97,7 +106,7 @@ struct Linear : Function<Linear<kGelu>> {
     const bool fp8 = ctx->saved_data["fp8"].toBool();
     if (kGelu && wants_input && !deferred && !fp8 && weight.grad.defined())
       return {both_gradients(ctx, x, dy, weight, bias), {}, {}, {}, {}, {}, {}, {}};
-    const Shared shared = shared_of(ctx);
+    const Shared shared = {shared_of<Fp8Columns>(ctx, "columns"), shared_of<RoundedRows>(ctx, "rounded")};
     // It holds x, which then has another owner: only where it is needed.
     const auto work = [&] {
       return [x, dy, &weight, bias, fp8, shared] { weight_gradients(x, dy, weight, bias, fp8, shared); };
@@ -158,11 +167,44 @@ std::vector<Left>& all_left() {
 
 }  // namespace
 
-void Fp8Inputs::take(const Tensor& x) {
-  const std::array<int64_t, 4> place = {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
-  if (place == place_ && of_.lock().get() == x.storage().unsafeGetStorageImpl()) return;
+namespace {
+
+std::array<int64_t, 4> place_of(const Tensor& x) {
+  return {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
+}
+
+}  // namespace
+
+LastInput::LastInput(const Tensor& x)
+    : of_(x.defined() ? x.storage().getWeakStorageImpl()
+                      : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())) {
+  if (x.defined()) place_ = place_of(x);
+}
+bool LastInput::is(const Tensor& x) const {
+  return place_ == place_of(x) && of_.lock().get() == x.storage().unsafeGetStorageImpl();
+}
+
+void RoundedInput::take(const Tensor& x) {
+  if (input_.is(x)) return;
   clear();
-  of_ = x.storage().getWeakStorageImpl(), place_ = place;
+  input_ = LastInput(x);
+}
+const Tensor& RoundedInput::rows(const Tensor& x) {
+  take(x);
+  if (!rows_.defined()) rows_ = x.to(at::kBFloat16);
+  return rows_;
+}
+c10::intrusive_ptr<RoundedRows> RoundedInput::readers(const Tensor& x) {
+  take(x);
+  if (!readers_) readers_ = c10::make_intrusive<RoundedRows>();
+  ++readers_->readers;
+  return readers_;
+}
+
+void Fp8Inputs::take(const Tensor& x) {
+  if (input_.is(x)) return;
+  clear();
+  input_ = LastInput(x);
 }
 
 const Fp8Lines& Fp8Inputs::rows(const Tensor& x) {

@@ -108,6 +108,8 @@ void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row);
 
 /// A small parameter copied to fp32 (a modulation table, for example), whose gradient is added to the site's buffer.
 Tensor param(WeightSite& weight, const Tensor& anchor);
+/// param() + x in one pass, x fp32 [R, ...], each row of which has the parameter's size.
+Tensor param_plus(WeightSite& weight, const Tensor& x, const Tensor& anchor);
 
 /// Rows of a table [V, D] by ids [T] int64; adds the gradient to these rows if the table is trained.
 Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor);

@@ -67,6 +67,17 @@ struct Fp8Lines {
   at::Tensor codes, scales;
 };
 
+/// The input that was read last: its storage, its place there and its version.
+class LastInput {
+ public:
+  bool is(const at::Tensor& x) const;
+  explicit LastInput(const at::Tensor& x = {});
+
+ private:
+  c10::weak_intrusive_ptr<c10::StorageImpl> of_;
+  std::array<int64_t, 4> place_ = {};
+};
+
 /// The columns of an input: the first weight gradient that reads them makes them, the last one frees them.
 struct Fp8Columns : torch::CustomClassHolder {
   int readers = 0;
@@ -85,10 +96,35 @@ class Fp8Inputs {
  private:
   void take(const at::Tensor& x);
 
-  c10::weak_intrusive_ptr<c10::StorageImpl> of_{c10::intrusive_ptr<c10::StorageImpl>()};
-  std::array<int64_t, 4> place_ = {};  // of x in it: offset, rows, columns; and its version
+  LastInput input_;
   Fp8Lines rows_;
   c10::intrusive_ptr<Fp8Columns> columns_;
+};
+
+/// An fp32 input rounded to bf16 for weight gradients: the first that reads it rounds it, the last one frees that.
+struct RoundedRows : torch::CustomClassHolder {
+  int readers = 0;
+  at::Tensor rows;
+};
+
+/// An fp32 input of several linears with bf16 weights that read it one after the other (a text's k and v): it is rounded once.
+class RoundedInput {
+ public:
+  RoundedInput() = default;
+  RoundedInput(const at::Tensor& x, at::Tensor rounded) : input_(x), rows_(std::move(rounded)) {}
+  /// Rounded, until another input comes or clear().
+  const at::Tensor& rows(const at::Tensor& x);
+  /// The same for the weight gradients of all linears that read x; counts one more of them.
+  c10::intrusive_ptr<RoundedRows> readers(const at::Tensor& x);
+  at::Tensor known() const { return rows_; }  ///< undefined: nobody has asked
+  void clear() { *this = RoundedInput(); }
+
+ private:
+  void take(const at::Tensor& x);
+
+  LastInput input_;
+  at::Tensor rows_;
+  c10::intrusive_ptr<RoundedRows> readers_;
 };
 
 /// What quantising an operand of products in 8 bits loses: of `kFp8Counts` numbers those of e4m3, then those of e5m2. Values;
@@ -110,6 +146,7 @@ struct Session {
   std::string site;  ///< of the operators that follow
   /// Linears of a 16-bit stream multiply in 8 bits, and share the codes of their inputs here; null: they do not.
   Fp8Inputs* fp8 = nullptr;
+  RoundedInput* rounded = nullptr;  ///< where linears find their input rounded; null: each rounds it
   double* fp8_counts =
       nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
@@ -160,6 +197,7 @@ using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
 using SumsScope = SessionScope<&Session::sums>;
 using Fp8Scope = SessionScope<&Session::fp8>;
+using RoundedScope = SessionScope<&Session::rounded>;
 using AskedProductsScope = SessionScope<&Session::asked_products>;
 using Fp8CountScope = SessionScope<&Session::fp8_counts>;
 

@@ -55,7 +55,7 @@ class Block final : public FamilyUnit<Config> {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
-    const auto m = (ctx.param("scale_shift_table", {6, c_.hidden_size}) + in.cond[kModulation])
+    const auto m = ctx.param_plus("scale_shift_table", {6, c_.hidden_size}, in.cond[kModulation])
                        .unbind(1);  // m[6] of [R, d]: shift, scale, gate, of the attention and of the feed-forward
     const auto modulated = [](const Tensor& shift, const Tensor& scale) {
       return Norm{.shift = &shift, .scale = &scale};

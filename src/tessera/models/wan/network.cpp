@@ -85,7 +85,7 @@ class Block final : public FamilyUnit<Config> {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
-    const auto m = (ctx.param("modulation", {1, 6, c_.dim}) + in.cond[kModulation])
+    const auto m = ctx.param_plus("modulation", {1, 6, c_.dim}, in.cond[kModulation])
                        .unbind(1);  // m[6] of [R, d]: shift, scale, gate, twice
 
     const auto modulated = [&](const Tensor& shift, const Tensor& scale) {

@@ -17,8 +17,10 @@ Tensor activated(const Tensor& x, bool gelu) { return gelu ? at::gelu(x, "tanh")
 /// [Note: fp32 operands of bf16 products] What a unit that computes in bf16 reads beside its stream (a text, a modulation's
 /// vector) may be fp32. A product of it with bf16 weights whose result is bf16 rounds it, as autocast does: widened weights
 /// would be multiplied at a GPU's rate of fp32, a tenth of the other. Not to fp16, which has no room for all of fp32.
-Tensor rounded(const Tensor& x, at::ScalarType result) {
-  return x.scalar_type() == at::kFloat && result == at::kBFloat16 ? x.to(result) : x;
+/// `read`: an input of a linear, which others may read as well.
+Tensor rounded(const Tensor& x, at::ScalarType result, bool read = true) {
+  if (x.scalar_type() != at::kFloat || result != at::kBFloat16) return x;
+  return read && session().rounded ? session().rounded->rows(x) : x.to(result);
 }
 
 /// Multiplies a gradient of gelu(x) by gelu'(x), into x itself if `in_place`.
@@ -80,7 +82,7 @@ void add_adapter_gradients(const Adapter& pair, const Tensor& z, const Tensor& d
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
-  const Tensor z = w.scalar_type() == type ? rounded(activated(x, gelu), type) : activated(x, gelu);
+  const Tensor z = w.scalar_type() == type ? rounded(activated(x, gelu), type, !gelu) : activated(x, gelu);
   if (!bias.defined()) return product(z, w.t(), type);
   const bool alike = z.scalar_type() == type && w.scalar_type() == type && bias.scalar_type() == type;
   if (alike) return product_and_bias(z, w.t(), bias);
@@ -93,7 +95,7 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
 }
 
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
-  product_into(dw, dy.t(), rounded(activated(x, gelu), dy.scalar_type()), add);
+  product_into(dw, dy.t(), rounded(activated(x, gelu), dy.scalar_type(), !gelu), add);
 }
 
 Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
@@ -111,7 +113,7 @@ void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
 }
 
 Tensor frozen_linear(const FrozenLinearParts& p, at::ScalarType type) {
-  const Tensor z = rounded(activated(p.x, p.gelu), type);
+  const Tensor z = rounded(activated(p.x, p.gelu), type, !p.gelu);
   const at::ScalarType compute = product_type(z.scalar_type());
   const bool dora = p.pair && p.pair->magnitude;
   const Tensor w = whole(p.weight, compute);
