@@ -148,6 +148,10 @@ Experts find_experts(const recipe::Recipe& recipe) {
   experts.list = {{"student", recipe.model.path, "student"},
                   {"critic", critic.empty() ? experts.teacher : critic, "critic"}};
   experts.critic_steps = recipe.distill.critic_steps;
+  experts.shared_base =
+      recipe.lora.on && std::ranges::all_of(experts.list, [&](const Expert& expert) {
+        return fs::path(expert.path).lexically_normal() == fs::path(experts.teacher).lexically_normal();
+      });
   return experts;
 }
 
@@ -178,6 +182,10 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
   const Expert& expert = experts.list.at(e);
   recipe.model.path = expert.path;
   if (!experts.several() || recipe.lora.init.empty()) return recipe;
+  if (experts.critic()) {  // it is the student's
+    if (e > 0) recipe.lora.init.clear();
+    return recipe;
+  }
   const fs::path own = fs::path(recipe.lora.init) / expert.folder;
   if (!fs::exists(own))
     throw UserError(Exit::input, "lora.init",
