@@ -294,6 +294,7 @@ struct Recipe {
     int64_t clips = 1;        ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
     int64_t chunk = 0;        ///< latent frames that are denoised at a time, behind those before them; 0: all
     int64_t chunk_reach = 0;  ///< chunks before its own that a chunk reads; 0: all
+    double cache_noise = 0;   ///< sigma of a finished chunk where later ones read it
     int64_t overlap = 1;      ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {
