@@ -434,7 +434,8 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
   if (!job.experts.teacher.empty()) check_teacher(job);
   if (const auto rule = adapter_rule(recipe); rule && !recipe.lora.init.empty())
     for (size_t e = 0; e < job.experts.size(); ++e)
-      check_lora_init(*rule, job.adapted, *job.model, for_expert(recipe, job.experts, e).lora.init);
+      if (const std::string from = for_expert(recipe, job.experts, e).lora.init; !from.empty())
+        check_lora_init(*rule, job.adapted, *job.model, from);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
   if (job.second && !recipe.data.second_encoder_path().empty())

@@ -727,6 +727,7 @@ void Store::swap_with(size_t index, bool moving) {
     Unit::Inactive& inactive = unit.inactive[index];
     const int64_t bytes = inactive.param.numel();  // of what is trained, where the rest is shared
     if (bytes > 0 && (shared_base_ || (tiers_differ && unit.plan.parameters == plan::Tier::device))) {
+      if (shared_base_) settle(unit.param);  // in host memory, a device may still read it
       on_disk |= unit.param_extent >= 0;
       param_at[u] = static_cast<int>(pairs.size());
       pairs.push_back({unit.param.narrow(0, 0, bytes), inactive.param, "parameters of " + unit.spec.name});
