@@ -499,10 +499,9 @@ void first_frame_noise(Translator& t, const Given& g) {
 /// The value of a number, or a list, that a student's recipe has under another name; `otherwise` is the trainer's own, which
 /// the recipe's is not.
 void set_of_sprint(Translator& t, const std::string& option, const std::string& key, const std::string& otherwise) {
-  if (t.has(option))
-    t.set(key, items_of(t.value(option)).size() > 1 ? list_of(items_of(t.value(option))) : t.value(option), {option});
-  else
-    t.assume(key, otherwise, "this trainer's");
+  if (!t.has(option)) return t.assume(key, otherwise, "this trainer's");
+  const std::vector<std::string> items = items_of(t.value(option));
+  t.set(key, items.size() == 1 ? items[0] : list_of(items), {option});
 }
 
 void only_of_sprint(Translator& t, const std::string& option, const std::vector<std::string>& values,
