@@ -185,7 +185,8 @@ TEST(Distillation, OfAdaptersIsTheSameOnEveryLayoutAndStartsFromAStudent) {
   const Flags flags = student(lora + Flags{"--model.path", begun, "--run.steps", std::to_string(kSteps)});
   const auto one = trained("lora-one", flags);
   expect_planned_peaks(one.back(), "lora-one");
-  for (const char* line : {"dp_shard=2", "tp=2", "sp=2", "pp=2", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+  for (const char* line :
+       {"dp_shard=2", "tp=2", "sp=2", "pp=2", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const std::string name = std::string("lora-") + line;
@@ -212,9 +213,9 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
-  for (const char* line :
-       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "pp=2", "pp=2,sp=2",
-        "pp=2,dp_shard=2", "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+  for (const char* line : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "pp=2",
+                           "pp=2,sp=2", "pp=2,dp_shard=2", "dp_shard=1 --train.micro_batch 1",
+                           "dp_shard=2 --plan.idle host --plan.parameters device"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);

@@ -214,9 +214,9 @@ TEST(MatchingOfAdapters, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     expect_planned_peaks(other.back(), name);
   }
   // Of disks, which are written between steps past what maps them.
-  const auto disk = trained("lora-disk", flags + Flags{"--plan.parameters", "nvme", "--plan.states", "nvme",
-                                                       "--plan.nvme", shared().out("nvme"), "--plan.nvme_checksum",
-                                                       "true"});
+  const auto disk =
+      trained("lora-disk", flags + Flags{"--plan.parameters", "nvme", "--plan.states", "nvme", "--plan.nvme",
+                                         shared().out("nvme"), "--plan.nvme_checksum", "true"});
   expect_same_curve(one, disk, kSteps);
 }
 
@@ -263,7 +263,8 @@ TEST(MatchingOfAdapters, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout)
     SCOPED_TRACE(stop);
     const std::string name = "lora-parts-" + std::to_string(stop), other = "lora-other-" + std::to_string(stop);
     trained(name, flags + Flags{"--run.steps", std::to_string(stop)});
-    const nlohmann::json saved = json_of(shared().out(name) + "/checkpoints/step-00000" + std::to_string(stop) + "/manifest.json");
+    const nlohmann::json saved =
+        json_of(shared().out(name) + "/checkpoints/step-00000" + std::to_string(stop) + "/manifest.json");
     const int of_student = (stop + 2) / 3;
     EXPECT_EQ(saved.at("experts").at("student").at("updates"), of_student);
     EXPECT_EQ(saved.at("experts").at("critic").at("updates"), stop - of_student);
@@ -277,9 +278,9 @@ TEST(MatchingOfAdapters, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout)
 }
 
 TEST(MatchingOfAdapters, TheStudentsAreWhatIsExportedSampledAndGoneOnFrom) {
-  const Flags flags = adapters({"--run.steps", "4", "--checkpoint.every", "2", "--checkpoint.export", "model",
-                                "--sample.sampler", "lcm", "--sample.steps", "4", "--sample.every", "4",
-                                "--sample.prompts", "a square"});
+  const Flags flags =
+      adapters({"--run.steps", "4", "--checkpoint.every", "2", "--checkpoint.export", "model", "--sample.sampler",
+                "lcm", "--sample.steps", "4", "--sample.every", "4", "--sample.prompts", "a square"});
   trained("lora-exported", flags);
   const fs::path out = shared().out("lora-exported"), file = out / "model/pytorch_lora_weights.safetensors";
   EXPECT_TRUE(fs::exists(file));

@@ -196,11 +196,11 @@ class Chunks : public ::testing::Test {
 };
 
 TEST_F(Chunks, AreTheClipOfTheSameModelThatIsCausalInTimeWithAllOfItInEachPass) {
-  for (const recipe::Overrides& keys : std::vector<recipe::Overrides>{
-           {{"sample.chunk", "2"}},
-           {{"sample.chunk", "3"}},
-           {{"sample.chunk", "1"}, {"sample.chunk_reach", "2"}},
-           {{"sample.chunk", "2"}, {"sample.cache_noise", "0.1"}}}) {
+  for (const recipe::Overrides& keys :
+       std::vector<recipe::Overrides>{{{"sample.chunk", "2"}},
+                                      {{"sample.chunk", "3"}},
+                                      {{"sample.chunk", "1"}, {"sample.chunk_reach", "2"}},
+                                      {{"sample.chunk", "2"}, {"sample.cache_noise", "0.1"}}}) {
     const at::Tensor made = sampled(7, keys);
     const at::Tensor same = whole(keys);
     EXPECT_LE(apart(made, same), 2e-5) << keys[0].second;

@@ -523,14 +523,16 @@ TEST(ImportSana, WhatThatTrainerDoesByItselfIsSaid) {
 
 TEST(ImportSana, ATeacherOfSprintSeesTimestepsOfZeroToOne) {
   const Folder folder;
-  const Translation t = import_file(
-      folder.file("teacher.yaml", "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\n  cross_norm: true\n"
-                                  "scheduler:\n  weighting_scheme: logit_normal\n  timestep_norm_scale_factor: 1000\n"),
-      {});
+  const Translation t =
+      import_file(folder.file("teacher.yaml",
+                              "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\n  cross_norm: true\n"
+                              "scheduler:\n  weighting_scheme: logit_normal\n  timestep_norm_scale_factor: 1000\n"),
+                  {});
   EXPECT_EQ(t.find("model.config.timestep_scale")->value, "0.001");
   EXPECT_EQ(t.find("diffusion.timesteps")->value, "sana");
   const Translation other = import_file(
-      folder.file("other.yaml", "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\ntrain:\n  scm_lambda: 1\n"), {});
+      folder.file("other.yaml", "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\ntrain:\n  scm_lambda: 1\n"),
+      {});
   EXPECT_EQ(found(other, "train.scm_lambda"), "refused");
 }
 

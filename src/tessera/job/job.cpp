@@ -418,12 +418,13 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
       if (encodes_texts(recipe)) check_text_encoders(recipe.data, job, own.model.path);
       const std::unique_ptr<net::Denoiser> other = form_of_file(job, own.model.path);
       if (other && recipe.lora.on)
-        throw UserError(Exit::usage, "train.mode",
-                        own.model.path +
-                            " lacks what a student has beside its teacher, and adapters do not train it: the embedding of "
-                            "guidance, and the weight of a sample where distill.logvar is true",
-                        "start from a student's weights, set distill.logvar = false where they lack the weight alone, or "
-                        "use train.mode = \"full\"");
+        throw UserError(
+            Exit::usage, "train.mode",
+            own.model.path +
+                " lacks what a student has beside its teacher, and adapters do not train it: the embedding of "
+                "guidance, and the weight of a sample where distill.logvar is true",
+            "start from a student's weights, set distill.logvar = false where they lack the weight alone, or "
+            "use train.mode = \"full\"");
       const net::Denoiser& form = other ? *other : *job.model;
       const weights::NamedWeights weights = open_weights_of(own.model.path, form);
       weights.check(form.units(), likely_cause);
@@ -488,10 +489,9 @@ engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& 
 engine::Roundings load_weights_of(const recipe::Recipe& recipe, const Job& job, const Experts& experts,
                                   engine::Store& store) {
   engine::Roundings rounded;
-  each_expert(store, experts,
-              [&](size_t e, const std::string&) {
-                load_expert(for_expert(recipe, experts, e), job, store, rounded, experts.shared_base && e > 0);
-              });
+  each_expert(store, experts, [&](size_t e, const std::string&) {
+    load_expert(for_expert(recipe, experts, e), job, store, rounded, experts.shared_base && e > 0);
+  });
   return rounded;
 }
 

@@ -525,14 +525,16 @@ std::vector<Fact> networks(const Planned& planned) {
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
   if (planned.run.matches()) {
-    const std::string trained = (plan.shared_base ? format_bytes(own) + " of adapters" : shards) + ", " + format_bytes(states) + " of states",
+    const std::string trained = (plan.shared_base ? format_bytes(own) + " of adapters" : shards) + ", " +
+                                format_bytes(states) + " of states",
                       between = "on the " + std::string(name(plan.idle)) + " while another runs";
-    return {{"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
-            {"critic", trained, "trained in the other steps; " + between},
-            plan.shared_base
-                ? Fact{"teacher", format_bytes(parameters - own) + " of parameters",
-                       "frozen; the base of student and critic, kept once; in the student's steps alone, without adapters"}
-                : Fact{"teacher", shards, "frozen; in the student's steps alone; " + between}};
+    return {
+        {"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
+        {"critic", trained, "trained in the other steps; " + between},
+        plan.shared_base
+            ? Fact{"teacher", format_bytes(parameters - own) + " of parameters",
+                   "frozen; the base of student and critic, kept once; in the student's steps alone, without adapters"}
+            : Fact{"teacher", shards, "frozen; in the student's steps alone; " + between}};
   }
   const std::string steps = planned.run.judges ? "every second step" : "each step";
   std::vector<Fact> all = {
@@ -559,8 +561,8 @@ std::string plan_text(const Planned& planned) {
   table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
               (planned.plan().shared_base    ? " in a base and the adapters of one of two networks, "
                : planned.plan().teachers > 0 ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
-               : planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
-                                            : ", ") +
+               : planned.plan().experts > 1  ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
+                                             : ", ") +
               std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
               planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());

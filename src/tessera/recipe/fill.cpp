@@ -520,10 +520,11 @@ void check_distillation(const Recipe& r) {
     if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
   const std::string mode = r.lora.on ? "lora" : "full";
   if (r.distill.matches() && r.distill.critic_mode != "auto" && r.distill.critic_mode != mode)
-    throw UserError(Exit::usage, "recipe",
-                    "distill.critic_mode = \"" + r.distill.critic_mode + "\" with train.mode = \"" + mode +
-                        "\": student and critic share the layout of their shards, in which a parameter is trained or frozen",
-                    "set both to \"full\" or both to \"lora\"");
+    throw UserError(
+        Exit::usage, "recipe",
+        "distill.critic_mode = \"" + r.distill.critic_mode + "\" with train.mode = \"" + mode +
+            "\": student and critic share the layout of their shards, in which a parameter is trained or frozen",
+        "set both to \"full\" or both to \"lora\"");
   if (!r.distill.judges()) return;
   const plan::OptimizerRow& optimizer = plan::row(r.plan.states.optimizer);
   const int64_t clips = r.clips_of(r.train.global_batch);

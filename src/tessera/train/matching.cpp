@@ -108,7 +108,8 @@ class Matching final : public ExpertSchedule {
     Clips clips;
     for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
       const net::Batch batch = packer.inputs(static_cast<int>(micro));
-      const Tensor rows = engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == kTeacher)[0].to(at::kFloat);
+      const Tensor rows =
+          engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == kTeacher)[0].to(at::kFloat);
       const engine::Meter::Scope host(engine::Part::host);
       std::vector<Tensor> values = model_->unpack(rows, batch);
       for (size_t s = 0; s < values.size(); ++s)

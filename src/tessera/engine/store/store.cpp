@@ -358,8 +358,7 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
     add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_), plan.inactive_bytes(unit.layout));
     if (!trainable) continue;
     if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(plan.gradient_bytes(unit.layout), kPage);
-    const int64_t states =
-        plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes;
+    const int64_t states = plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes;
     add(unit.plan.states, states, states);
   }
   if (bytes == 0) return;
@@ -687,7 +686,8 @@ net::Totals Store::take_totals() {
 }
 
 void Store::make_swap() {
-  if (!inactive_.empty() && (idle_ != plan::Tier::device || shared_base_)) swap_ = std::make_shared<ExpertSwap>(device_);
+  if (!inactive_.empty() && (idle_ != plan::Tier::device || shared_base_))
+    swap_ = std::make_shared<ExpertSwap>(device_);
 }
 
 void Store::await_param(int unit) const {

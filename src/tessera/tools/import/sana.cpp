@@ -131,7 +131,8 @@ void set_sprint_model(Translator& t) {
     t.assume("model.config.linear_attention_eps", "1e-8", "this trainer's");
     t.assume("model.config.cross_attention_norm_eps", "1e-6", "this trainer's");
   } else {
-    t.refuse(option, "students of SANA-Sprint are there in 600M and 1600M: SanaMSCM_600M_P1_D28, SanaMSCM_1600M_P1_D20");
+    t.refuse(option,
+             "students of SANA-Sprint are there in 600M and 1600M: SanaMSCM_600M_P1_D28, SanaMSCM_1600M_P1_D20");
   }
   for (const char* normed : {"model.qk_norm", "model.cross_norm"})
     if (t.has(normed) && !t.flag(normed))
@@ -139,7 +140,8 @@ void set_sprint_model(Translator& t) {
   if (t.flag("model.use_pe")) t.refuse("model.use_pe", "these models have no table of positions");
   if (t.has("model.mlp_ratio") && t.number("model.mlp_ratio", 2.5) != 2.5)
     t.set("model.config.mlp_ratio", t.value("model.mlp_ratio"), {"model.mlp_ratio"});
-  for (const char* left : {"model.qk_norm", "model.cross_norm", "model.use_pe", "model.mlp_ratio", "model.pe_interpolation"})
+  for (const char* left :
+       {"model.qk_norm", "model.cross_norm", "model.use_pe", "model.mlp_ratio", "model.pe_interpolation"})
     if (t.has(left) && !t.is_answered(left)) t.imply(left, "the preset's");
 }
 
@@ -287,7 +289,8 @@ void shapes(Translator& t) {
   const std::string frames = video ? t.value("data.num_frames") : "1";
   const bool sprint = is_sprint(t);  // whose heads see pictures of one size
   if (sprint && t.flag("model.multi_scale"))
-    t.refuse("model.multi_scale", "heads normalise over pictures of one size: set it to false, and data.size is trained");
+    t.refuse("model.multi_scale",
+             "heads normalise over pictures of one size: set it to false, and data.size is trained");
   const bool several = !sprint && (t.has("model.multi_scale") ? t.flag("model.multi_scale") : true);
   std::vector<std::string> options;
   for (const std::string& option : {std::string("data.num_frames"), std::string("model.multi_scale"), own, table})
@@ -447,8 +450,9 @@ void amount(Translator& t) {
                 steps = t.integer("train.gradient_accumulation_steps", 1);
   const int64_t times = is_sprint(t) ? 2 : 1;  // one place for each of the student's losses
   if (!options.empty())
-    t.set_batch(batch * steps * times, options,
-                std::to_string(batch) + " x " + std::to_string(steps) + (times > 1 ? " clips, each in two places" : ""));
+    t.set_batch(
+        batch * steps * times, options,
+        std::to_string(batch) + " x " + std::to_string(steps) + (times > 1 ? " clips, each in two places" : ""));
   if (times > 1) t.assume("train.lr_base_batch", "512", "this trainer's rate is for 256 clips");
   if (t.has("train.num_epochs") && times > 1) {
     t.refuse("train.num_epochs", "steps of the student and of the heads are counted together: set run.steps");
@@ -553,7 +557,8 @@ void heads(Translator& t) {
           t.has(weight) ? std::vector<std::string>{penalty, weight} : std::vector<std::string>{penalty});
   for (const std::string& option : {penalty, weight})
     if (t.has(option) && !t.is_answered(option)) t.imply(option, "it is off");
-  const std::string largest = "train.largest_timestep", share = largest + "_prob", on = "train.train_" + largest.substr(6);
+  const std::string largest = "train.largest_timestep", share = largest + "_prob",
+                    on = "train.train_" + largest.substr(6);
   if (t.flag(on)) {
     t.imply(on, "distill.largest_share is above 0");
     set_of_sprint(t, largest, "distill.largest_angle", "1.5708");
@@ -622,13 +627,30 @@ void flow(Translator& t) {
     else
       t.set("model.config.timestep_scale", number_text(1 / parts), {factor}, "its inverse");
   }
-  constexpr const char* kSprints[] = {
-      "model.teacher_model", "model.logvar", "model.cfg_embed", "model.cfg_embed_scale", "model.ladd_multi_scale",
-      "model.head_block_ids", "scheduler.weighting_scheme_discriminator", "scheduler.logit_mean_discriminator",
-      "scheduler.logit_std_discriminator", "scheduler.sigma_data", "scheduler.add_noise_timesteps",
-      "train.tangent_warmup_steps", "train.scm_cfg_scale", "train.scm_loss", "train.scm_lambda", "train.adv_lambda",
-      "train.discriminator_loss", "train.misaligned_pairs_D", "train.diff_timesteps_D", "train.r1_penalty",
-      "train.r1_penalty_weight", "train.train_largest_timestep", "train.largest_timestep", "train.largest_timestep_prob"};
+  constexpr const char* kSprints[] = {"model.teacher_model",
+                                      "model.logvar",
+                                      "model.cfg_embed",
+                                      "model.cfg_embed_scale",
+                                      "model.ladd_multi_scale",
+                                      "model.head_block_ids",
+                                      "scheduler.weighting_scheme_discriminator",
+                                      "scheduler.logit_mean_discriminator",
+                                      "scheduler.logit_std_discriminator",
+                                      "scheduler.sigma_data",
+                                      "scheduler.add_noise_timesteps",
+                                      "train.tangent_warmup_steps",
+                                      "train.scm_cfg_scale",
+                                      "train.scm_loss",
+                                      "train.scm_lambda",
+                                      "train.adv_lambda",
+                                      "train.discriminator_loss",
+                                      "train.misaligned_pairs_D",
+                                      "train.diff_timesteps_D",
+                                      "train.r1_penalty",
+                                      "train.r1_penalty_weight",
+                                      "train.train_largest_timestep",
+                                      "train.largest_timestep",
+                                      "train.largest_timestep_prob"};
   for (const Given& g : t.given())
     if (std::ranges::count(kSprints, g.name) > 0 || g.name.starts_with("train.optimizer_D."))
       t.refuse(g.name, "it belongs to SANA-Sprint's students: model.model = SanaMSCM_1600M_P1_D20");
