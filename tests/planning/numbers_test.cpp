@@ -114,7 +114,7 @@ TEST(Numbers, TheRequestOfAStudentWithACriticHasItsPasses) {
                                                                      {"mesh", "dp_shard=2"},
                                                                      {"train.global_batch", "4"},
                                                                      {"train.micro_batch", "2"},
-                                                                     {"data.frames", "5"},
+                                                                     {"data.frames", "4"},
                                                                      {"data.size", "64,64"},
                                                                      {"data.vae", "haar"}});
   const job::Job job = job::make_job(recipe);

@@ -258,7 +258,7 @@ std::vector<Setting> sample_settings() {
       {"sample.cache_noise",
        Kind::number,
        "0",
-       "sigma of the noise that a finished chunk has in the pass whose states later chunks read; LongSANA's training has the least sigma of its table there, s / (999 + s) with a shift of s",
+       "sigma of the noise that a finished chunk has in the pass whose states later chunks read; training on chunks may have the least sigma of its table there, s / (999 + s) with a shift of s",
        sample<&Recipe::Sample::cache_noise>,
        {.range = {.least = 0, .most = 1},
         .needs = {{[](const Facts& f) { return f.recipe.sample.chunk > 0; }, "sample.chunk = 0 makes clips whole"}}}},
