@@ -213,9 +213,9 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
-  for (const char* line : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2", "pp=2",
-                           "pp=2,sp=2", "pp=2,dp_shard=2", "dp_shard=1 --train.micro_batch 1",
-                           "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+  for (const char* line :
+       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
+        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);
@@ -226,7 +226,7 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
 }
 
 TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
-  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"tp=2", 2}, {"pp=2", 2}, {"dp_replicate=1", 1}}) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"tp=2", 2}, {"dp_replicate=1", 1}}) {
     SCOPED_TRACE(mesh);
     const Flags flags = judged({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch",
                                 "2", "--run.out", shared().out(std::string("judged-traced-") + mesh)});
@@ -234,18 +234,22 @@ TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
   }
 }
 
-/// A loss scale that overflows in the first steps: each is the student's again, and so are those of the schedule.
+/// With the least loss scale that overflows in the first steps: each is the student's again, and so are those of the schedule.
 TEST(JudgedStudent, AStepThatIsSkippedShiftsTheTurnsOfThePlanToo) {
-  const std::string out = shared().out("judged-skipping");
-  const Flags flags = judged({"--run.steps", "9", "--train.micro_batch", "2", "--plan.compute_dtype", "fp16",
-                              "--train.loss_scale", "1e30", "--run.on_nan", "skip"});
-  const Result probe = shared().train(1, "judged-skips", flags, 300);
-  std::string skipped;
-  for (const auto& line : shared().metrics("judged-skips", "skip"))
-    skipped += (skipped.empty() ? "" : ",") + std::to_string(line.at("step").get<int>());
-  ASSERT_FALSE(skipped.empty()) << probe.output;
-  expect_planned_is_executed(shared(), 1, flags + Flags{"--run.out", out}, {}, skipped);
-  EXPECT_NE(lines_of(shared().out("planned.jsonl")).size(), 0u);
+  const Flags flags =
+      judged({"--run.steps", "12", "--train.micro_batch", "2", "--plan.compute_dtype", "fp16", "--run.on_nan", "skip"});
+  std::string skipped, scale;
+  for (int zeros = 2; skipped.empty() && zeros < 30; zeros += 2) {
+    scale = "1e" + std::to_string(zeros);
+    const std::string name = "judged-skips-" + scale;
+    ASSERT_EQ(shared().train(1, name, flags + Flags{"--train.loss_scale", scale}, 300).code, 0) << scale;
+    for (const auto& line : shared().metrics(name, "skip"))
+      skipped += (skipped.empty() ? "" : ",") + std::to_string(line.at("step").get<int>());
+  }
+  ASSERT_FALSE(skipped.empty());
+  expect_planned_is_executed(shared(), 1,
+                             flags + Flags{"--train.loss_scale", scale, "--run.out", shared().out("judged-skipping")},
+                             {}, skipped);
   const Result alone = shared().tessera(Flags{"plan", shared().recipe(), "--skipped", "2"} + flags);
   EXPECT_EQ(alone.code, 2) << alone.output;
 }
@@ -315,6 +319,8 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
       {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
       {student({"--experts.router", "gate"}), "experts"},
       {student({"--plan.update", "just_in_time"}), "teacher"},
+      {judged({"--mesh", "pp=2"}), "mesh.pp"},
+      {judged({"--train.mode", "lora"}), "train.mode"},
       {judged({"--train.global_batch", "7"}), "train.global_batch"},
       {judged({"--train.global_batch", "18"}), "groups"},
       {judged({"--train.optimizer", "muon"}), "train.optimizer"},
