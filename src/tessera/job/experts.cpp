@@ -148,10 +148,11 @@ Experts find_experts(const recipe::Recipe& recipe) {
   experts.list = {{"student", recipe.model.path, "student"},
                   {"critic", critic.empty() ? experts.teacher : critic, "critic"}};
   experts.critic_steps = recipe.distill.critic_steps;
-  experts.shared_base =
-      recipe.lora.on && std::ranges::all_of(experts.list, [&](const Expert& expert) {
-        return fs::path(expert.path).lexically_normal() == fs::path(experts.teacher).lexically_normal();
-      });
+  // Weights that a plan does without have no path.
+  const auto of_teacher = [teacher = fs::path(experts.teacher).lexically_normal()](const Expert& expert) {
+    return expert.path.empty() || fs::path(expert.path).lexically_normal() == teacher;
+  };
+  experts.shared_base = recipe.lora.on && std::ranges::all_of(experts.list, of_teacher);
   return experts;
 }
 
