@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "commands.h"
 #include "foreign.h"
@@ -407,8 +408,20 @@ void check_flags(const Arguments& arguments) {
   if (!picture.empty() && !picture.ends_with(".svg") && !picture.ends_with(".html"))
     throw UserError(Exit::usage, "plan", "--frontier " + picture + ": a picture is an .svg or an .html file",
                     "give the file one of these endings, or none for a table alone");
+  if (arguments.has("--skipped") && !arguments.has("--schedule"))
+    throw UserError(Exit::usage, "plan", "--skipped without --schedule", "add --schedule FILE, which they shift");
   if (arguments.has("--executed") && !arguments.has("--trace"))
     throw UserError(Exit::usage, "plan", "--executed without --trace", "add --trace FILE: both are drawn there");
+}
+
+/// Of a run whose networks take turns that a skipped step shifts.
+std::set<int64_t> skipped_steps(const std::string& text, const recipe::Recipe& recipe) {
+  if (!recipe.distill.judges())
+    throw UserError(Exit::usage, "plan", "--skipped: a step that a run skips changes no other step of this recipe",
+                    "leave it out: it belongs to distill.method = \"scm_ladd\"");
+  std::set<int64_t> steps;
+  for (const std::string& item : split_list(text)) steps.insert(to_integer(item));
+  return steps;
 }
 
 int run_plan(const Arguments& arguments) {
@@ -458,6 +471,8 @@ int run_plan(const Arguments& arguments) {
                 [&](const planning::Planned& planned) { return planning::plan_trace(planned, executed); });
   }
   planning::require_fit(plans);
+  if (arguments.has("--skipped"))
+    for (planning::PartPlan& p : plans) p.planned.run.skipped = skipped_steps(arguments.value("--skipped"), recipe);
   if (arguments.has("--schedule")) planning::write_schedule(plans, arguments.value("--schedule"));
   return 0;
 }
@@ -471,7 +486,7 @@ Command plan_command() {
       "Predicts memory and step time of a run before it starts.\nIt loads no weights; where the run does not fit it suggests what would.";
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
-      "[--frontier [FILE]] [--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
+      "[--frontier [FILE]] [--schedule FILE [--skipped STEPS]] [--write FILE] | plan --check FILE | plan --composes";
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
@@ -486,6 +501,7 @@ Command plan_command() {
              {"--frontier", kOptionalPicture, "step time over memory; also as FILE.svg or FILE.html"},
              {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
+             {"--skipped", "STEPS", "with --schedule: steps that a run skipped, 3,7"},
              {"--write", "FILE", "write the plan, or with --largest batch the recipe"},
              {"--check", "FILE", "check a schedule file; name the line that is wrong"}};
   c.run = run_plan;

@@ -60,6 +60,49 @@ TEST(Store, AGatheredSlotShowsEverySiteItsWeight) {
   EXPECT_THROW(store.site(kBlock, "a.bias"), InternalError);
 }
 
+/// Biases are trained, weights are the base of both.
+TEST(Store, ExpertsOfOneBaseChangePlacesInWhatIsTrained) {
+  const Toy toy;
+  plan::ModelSpec spec = toy.spec();
+  for (plan::UnitSpec& unit : spec.units)
+    for (plan::ParamSpec& param : unit.params) param.trainable = param.name.ends_with("bias");
+  const Fill other = [](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    toy::fill(param, first, count, out);
+    for (int64_t i = 0; i < count; ++i) out[i] += 1;
+  };
+  for (const auto& [parameters, idle] : {std::pair(plan::Tier::device, plan::Tier::device),
+                                         {plan::Tier::device, plan::Tier::host},
+                                         {plan::Tier::host, plan::Tier::device},
+                                         {plan::Tier::host, plan::Tier::host}}) {
+    plan::Plan plan = toy.plan({.parameters = parameters});
+    plan.experts = 2, plan.idle = idle, plan.shared_base = true;
+    Store store(spec, toy.prefixes(), plan, 0, at::kCPU);
+    fill_shards(store, toy::fill);
+    {
+      const Store::ExpertScope second(store, 1);
+      fill_shards(store, other, nullptr, /*trained_alone=*/true);
+    }
+    const auto expect_of = [&](float trained) {
+      for (const Store::Part& part : store.parts()) {
+        const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+        std::vector<float> held(static_cast<size_t>(part.end - part.begin)), wanted(held.size());
+        store.read_masters(part, 0, part.end - part.begin, held.data());
+        toy::fill(param, part.begin, part.end - part.begin, wanted.data());
+        for (float& value : wanted) value += param.trainable ? trained : 0;
+        EXPECT_EQ(held, wanted) << param.name;
+      }
+    };
+    expect_of(0);
+    store.switch_to(1);
+    expect_of(1);
+    store.switch_to(0);
+    expect_of(0);
+    int64_t trained = 0;
+    for (int u = 0; u < store.units(); ++u) trained += plan.inactive_bytes(store.layout(u));
+    EXPECT_EQ(store.take_moved().bytes % (2 * trained), 0) << "what is trained alone";
+  }
+}
+
 TEST(Store, AGradientThatNobodyWroteIsZero) {
   const Toy toy;
   Store store(toy.spec(), toy.prefixes(), toy.plan(), 0, at::kCPU);

@@ -176,6 +176,34 @@ Flags judged(const Flags& more = {}) {
   return student({"--distill.method", "scm_ladd", "--distill.head_blocks", "0,1", "--train.global_batch", "8"}) + more;
 }
 
+/// Of weights that a student has already: adapters do not train what it has beside its teacher.
+TEST(Distillation, OfAdaptersIsTheSameOnEveryLayoutAndStartsFromAStudent) {
+  trained("whole-student", student({"--run.steps", "4", "--train.global_batch", "4"}));
+  const std::string begun = shared().out("whole-student") + "/model";
+  const Flags lora = {"--train.mode", "lora", "--lora.rank", "4", "--train.lr", "3e-3", "--train.global_batch", "4"};
+  constexpr int kSteps = 6;
+  const Flags flags = student(lora + Flags{"--model.path", begun, "--run.steps", std::to_string(kSteps)});
+  const auto one = trained("lora-one", flags);
+  expect_planned_peaks(one.back(), "lora-one");
+  for (const char* line :
+       {"dp_shard=2", "tp=2", "sp=2", "pp=2", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const std::string name = std::string("lora-") + line;
+    const auto other = trained(name, flags + layout.flags, layout.ranks);
+    expect_same_losses(one, other, kSteps);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), name);
+  }
+  EXPECT_TRUE(fs::exists(fs::path(shared().out("lora-one")) / "model/pytorch_lora_weights.safetensors"));
+  const auto whole = trained("lora-not", flags + Flags{"--train.lr", "0"});
+  EXPECT_EQ(whole.front()["loss"], one.front()["loss"]);
+  EXPECT_NE(whole.back()["loss"], one.back()["loss"]);
+  const Result r = shared().train(1, "lora-refused", student(lora));
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("lacks what a student has"), std::string::npos) << r.output;
+}
+
 TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   constexpr int kSteps = 20;
   const Flags flags = judged({"--run.steps", std::to_string(kSteps)});
@@ -204,6 +232,26 @@ TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
                                 "2", "--run.out", shared().out(std::string("judged-traced-") + mesh)});
     expect_planned_is_executed(shared(), ranks, flags, {"discriminator"});
   }
+}
+
+/// With the least loss scale that overflows in the first steps: each is the student's again, and so are those of the schedule.
+TEST(JudgedStudent, AStepThatIsSkippedShiftsTheTurnsOfThePlanToo) {
+  const Flags flags =
+      judged({"--run.steps", "12", "--train.micro_batch", "2", "--plan.compute_dtype", "fp16", "--run.on_nan", "skip"});
+  std::string skipped, scale;
+  for (int zeros = 2; skipped.empty() && zeros < 30; zeros += 2) {
+    scale = "1e" + std::to_string(zeros);
+    const std::string name = "judged-skips-" + scale;
+    ASSERT_EQ(shared().train(1, name, flags + Flags{"--train.loss_scale", scale}, 300).code, 0) << scale;
+    for (const auto& line : shared().metrics(name, "skip"))
+      skipped += (skipped.empty() ? "" : ",") + std::to_string(line.at("step").get<int>());
+  }
+  ASSERT_FALSE(skipped.empty());
+  expect_planned_is_executed(shared(), 1,
+                             flags + Flags{"--train.loss_scale", scale, "--run.out", shared().out("judged-skipping")},
+                             {}, skipped);
+  const Result alone = shared().tessera(Flags{"plan", shared().recipe(), "--skipped", "2"} + flags);
+  EXPECT_EQ(alone.code, 2) << alone.output;
 }
 
 TEST(JudgedStudent, GoesOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout) {
@@ -272,6 +320,7 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
       {student({"--experts.router", "gate"}), "experts"},
       {student({"--plan.update", "just_in_time"}), "teacher"},
       {judged({"--mesh", "pp=2"}), "mesh.pp"},
+      {judged({"--train.mode", "lora"}), "train.mode"},
       {judged({"--train.global_batch", "7"}), "train.global_batch"},
       {judged({"--train.global_batch", "18"}), "groups"},
       {judged({"--train.optimizer", "muon"}), "train.optimizer"},

@@ -171,7 +171,9 @@ TEST(Matching, TheStudentIsWhatIsExportedAndSampled) {
 TEST(Matching, RefusesWhatItDoesNotHave) {
   const std::pair<Flags, const char*> refused[] = {
       {{"--distill.method", "dmd"}, "distill.teacher"},
-      {student({"--train.mode", "lora"}), "train.mode"},
+      {student({"--distill.critic_mode", "lora"}), "critic_mode"},
+      {student({"--train.mode", "lora", "--distill.critic_mode", "full"}), "critic_mode"},
+      {student({"--train.mode", "lora", "--lora.dropout", "0.1"}), "lora.dropout"},
       {student({"--model.init", "random"}), "model.init"},
       {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
       {student({"--experts.router", "gate"}), "experts"},
@@ -182,6 +184,122 @@ TEST(Matching, RefusesWhatItDoesNotHave) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
   }
+}
+
+// Adapters as student and critic, of their teacher.
+
+Flags adapters(const Flags& more = {}) {
+  return student({"--train.mode", "lora", "--lora.rank", "4", "--train.lr", "3e-3", "--distill.critic_lr", "3e-3",
+                  "--train.global_batch", "4"}) +
+         more;
+}
+
+TEST(MatchingOfAdapters, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
+  constexpr int kSteps = 8;
+  const Flags flags = adapters({"--run.steps", std::to_string(kSteps)});
+  const auto one = trained("lora-one", flags);
+  ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+  EXPECT_NE(one[3]["loss"], one[0]["loss"]);
+  expect_planned_peaks(one.back(), "lora-one");
+  for (const char* line :
+       {"dp_shard=2", "dp_replicate=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=1 --train.micro_batch 1",
+        "dp_shard=2 --plan.idle host --plan.parameters device", "dp_shard=2 --plan.parameters host",
+        "dp_replicate=2 --plan.parameters host --plan.gradients host --plan.states host --plan.update_on host"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const std::string name = std::string("lora-") + line;
+    const auto other = trained(name, flags + layout.flags, layout.ranks);
+    expect_same_curve(one, other, kSteps);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), name);
+  }
+  // Of disks, which are written between steps past what maps them.
+  const auto disk =
+      trained("lora-disk", flags + Flags{"--plan.parameters", "nvme", "--plan.states", "nvme", "--plan.nvme",
+                                         shared().out("nvme"), "--plan.nvme_checksum", "true"});
+  expect_same_curve(one, disk, kSteps);
+}
+
+/// The same weights at another path are three networks: their bits are those of one base with two adapters.
+TEST(MatchingOfAdapters, ABaseThatIsKeptOnceSaysWhatThreeOfThemSay) {
+  const std::string copy = shared().out("copy");
+  fs::copy(teacher(), copy, fs::copy_options::recursive);
+  for (const Flags& more : {Flags{}, Flags{"--plan.idle", "host", "--plan.parameters", "device"}}) {
+    const Flags flags = adapters({"--run.steps", "5"}) + more;
+    const std::string of = more.empty() ? "" : "-idle";
+    const auto once = trained("once" + of, flags), apart = trained("apart" + of, flags + Flags{"--model.path", copy});
+    ASSERT_EQ(once.size(), apart.size());
+    for (size_t s = 0; s < once.size(); ++s) EXPECT_EQ(once[s]["loss"], apart[s]["loss"]) << "step " << s + 1;
+    const auto parameters = [&](const std::string& name) {
+      const nlohmann::json plan = json_of(shared().out(name) + "/plan.json");
+      double bytes = 0;
+      for (const char* tier : {"device", "host"})
+        if (plan.contains(tier) && plan[tier].contains("by_part"))
+          bytes += plan[tier]["by_part"].value("parameters", 0.0);
+      return bytes;
+    };
+    EXPECT_LT(parameters("once" + of), 0.5 * parameters("apart" + of));
+  }
+  const Result plan = shared().tessera(Flags{"plan", shared().recipe()} + adapters({"--run.out", shared().out("p")}));
+  EXPECT_NE(plan.output.find("kept once"), std::string::npos) << plan.output;
+}
+
+TEST(MatchingOfAdapters, WhatIsPlannedIsExecuted) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}}) {
+    SCOPED_TRACE(mesh);
+    expect_planned_is_executed(shared(), ranks,
+                               adapters({"--mesh", mesh, "--run.steps", "4", "--checkpoint.every", "2", "--run.out",
+                                         shared().out(std::string("lora-traced-") + mesh)}),
+                               {"\n  student ", "\n  critic ", "\n  teacher "});
+  }
+}
+
+TEST(MatchingOfAdapters, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout) {
+  const Flags flags = adapters();
+  const auto whole = trained("lora-whole-run", flags + Flags{"--run.steps", "7"});
+  ASSERT_EQ(whole.size(), 7u);
+  const std::string file = "/model/pytorch_lora_weights.safetensors";
+  for (const int stop : {3, 4, 5}) {
+    SCOPED_TRACE(stop);
+    const std::string name = "lora-parts-" + std::to_string(stop), other = "lora-other-" + std::to_string(stop);
+    trained(name, flags + Flags{"--run.steps", std::to_string(stop)});
+    const nlohmann::json saved =
+        json_of(shared().out(name) + "/checkpoints/step-00000" + std::to_string(stop) + "/manifest.json");
+    const int of_student = (stop + 2) / 3;
+    EXPECT_EQ(saved.at("experts").at("student").at("updates"), of_student);
+    EXPECT_EQ(saved.at("experts").at("critic").at("updates"), stop - of_student);
+    fs::copy(shared().out(name), shared().out(other), fs::copy_options::recursive);
+    const auto same = trained(name, flags + Flags{"--run.steps", "7"});
+    ASSERT_EQ(same.size(), whole.size());
+    for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
+    EXPECT_EQ(text_of(shared().out(name) + file), text_of(shared().out("lora-whole-run") + file));
+    expect_same_curve(whole, trained(other, flags + Flags{"--run.steps", "7", "--mesh", "tp=2"}, 2), 7);
+  }
+}
+
+TEST(MatchingOfAdapters, TheStudentsAreWhatIsExportedSampledAndGoneOnFrom) {
+  const Flags flags =
+      adapters({"--run.steps", "4", "--checkpoint.every", "2", "--checkpoint.export", "model", "--sample.sampler",
+                "lcm", "--sample.steps", "4", "--sample.every", "4", "--sample.prompts", "a square"});
+  trained("lora-exported", flags);
+  const fs::path out = shared().out("lora-exported"), file = out / "model/pytorch_lora_weights.safetensors";
+  EXPECT_TRUE(fs::exists(file));
+  for (const char* folder : {"student", "critic"}) EXPECT_FALSE(fs::exists(out / "model" / folder)) << folder;
+  const auto sampled = [&](const std::string& name, const Flags& more) {
+    const std::string to = (out / name).string();
+    const Result r =
+        shared().tessera(Flags{"sample", (out / "recipe.toml").string(), "--prompt", "a square", "--out", to} + more);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return text_of(to);
+  };
+  const std::string of_checkpoint = sampled("a.mp4", {});
+  EXPECT_FALSE(of_checkpoint.empty());
+  EXPECT_EQ(of_checkpoint, sampled("b.mp4", {"--weights", (out / "model").string()}));
+  // A run that begins with them has their student, and a critic of its own.
+  const auto first = [&](const std::string& name, const Flags& more) {
+    return trained(name, adapters({"--run.steps", "1", "--train.lr", "0"}) + more).front().at("loss").get<double>();
+  };
+  EXPECT_NE(first("lora-anew", {}), first("lora-on", {"--lora.init", file.string()}));
 }
 
 std::array<int, 3> colour(int picture, int x, int y) {

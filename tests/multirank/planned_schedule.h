@@ -15,15 +15,17 @@ inline std::string without_times(const std::string& line) {
 }
 
 /// Equal line for line (OUT/planned.jsonl, OUT/executed.jsonl), and no rule is broken. `flags` name a new run.out; the plan
-/// says all of `said`.
+/// says all of `said`. `skipped`: the steps that the run will skip, where they shift others.
 inline void expect_planned_is_executed(const TinyRun& run, int ranks, const std::vector<std::string>& flags,
-                                       const std::vector<std::string>& said = {}) {
+                                       const std::vector<std::string>& said = {}, const std::string& skipped = {}) {
   const std::string planned = run.out("planned.jsonl"), executed = run.out("executed.jsonl");
   const auto with_flags = [&](std::vector<std::string> words) {
     words.insert(words.end(), flags.begin(), flags.end());
     return run.tessera(words);
   };
-  const Result p = with_flags({"plan", run.recipe(), "--schedule", planned});
+  std::vector<std::string> plan = {"plan", run.recipe(), "--schedule", planned};
+  if (!skipped.empty()) plan.insert(plan.end(), {"--skipped", skipped});
+  const Result p = with_flags(plan);
   ASSERT_EQ(p.code, 0) << p.output;
   for (const std::string& words : said) EXPECT_NE(p.output.find(words), std::string::npos) << words << p.output;
   const Result t =

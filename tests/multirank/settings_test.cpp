@@ -318,6 +318,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"sample.overlap", "animate_test"},
       {"sample.chunk", "sample/denoising_test, family_test"},
       {"sample.chunk_reach", "sample/denoising_test"},
+      {"sample.cache_noise", "sample/denoising_test"},
       {"sample.image_guidance", "opensora_test"},
       {"sample.alternate_guidance", "opensora_test"},
       {"sample.image_guidance_by_frame", "opensora_test"},
@@ -357,6 +358,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.judged_std", "distill_test"},
       {"distill.critic", "matching_test"},
       {"distill.critic_steps", "matching_test"},
+      {"distill.critic_mode", "matching_test"},
       {"distill.critic_lr", "matching_test"},
       {"distill.steps", "matching_test"},
   };

@@ -44,6 +44,37 @@ TEST(IdleExperts, StayWhereTheActiveOneRestsOffTheDevice) {
   EXPECT_EQ(c.two.nvme.states, c.one.by_part.states);
 }
 
+/// With one trained parameter in each unit, as adapters are.
+TEST(IdleExperts, OfOneBaseCostWhatIsTrainedOfThem) {
+  ModelSpec spec = toy::model(3);
+  for (UnitSpec& unit : spec.units)
+    for (size_t p = 1; p < unit.params.size(); ++p) unit.params[p].trainable = false;
+  for (const Tier parameters : {Tier::device, Tier::host}) {
+    Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+    for (UnitPlan& unit : plan.units) unit.parameters = parameters;
+    const auto curve = [&] { return memory_curve(spec, plan, compile_train(spec, plan, 1), 1); };
+    const MemoryCurve one = curve();
+    plan.experts = 2;
+    const MemoryCurve apart = curve();
+    plan.shared_base = true;
+    const MemoryCurve shared = curve();
+    int64_t trained = 0, all = 0;
+    for (size_t u = 0; u < spec.units.size(); ++u) {
+      const UnitLayout layout = plan.layout(spec.units[u], static_cast<int>(u));
+      trained += trained_shard_bytes(layout, plan.states.masters), all += shard_bytes(layout, plan.states.masters);
+    }
+    const auto parameters_of = [&](const MemoryCurve& c) {
+      return parameters == Tier::device ? c.by_part.parameters : c.host.parameters;
+    };
+    ASSERT_LT(trained, all);
+    EXPECT_EQ(parameters_of(apart), 2 * all);
+    EXPECT_EQ(parameters_of(shared), all + trained);
+    EXPECT_EQ(shared.by_part.states, 2 * one.by_part.states);
+    EXPECT_EQ(plan_of_toml(to_toml(plan, toy::names(spec)), "plan.toml", toy::names(spec)), plan);
+    EXPECT_NE(plan.summary().find("2 networks of one base"), std::string::npos) << plan.summary();
+  }
+}
+
 TEST(IdleExperts, ThePlanInTheFileIsThePlan) {
   const ModelSpec spec = toy::model(2);
   Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);

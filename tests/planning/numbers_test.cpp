@@ -10,6 +10,7 @@
 #include "tessera/job/job.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/planning.h"
+#include "tessera/planning/run_plan.h"
 #include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
@@ -105,6 +106,28 @@ TEST(Numbers, RecomputeAddsAtMost13PercentOfComputeWhereTheAttentionsResultsFit)
   all.set("plan.budget", "1TiB");
   const Planned free = planned(all);
   EXPECT_LE(tight.prediction.step.compute, 1.13 * free.prediction.step.compute);
+}
+
+/// What a step of a student or its critic runs before it trains is part of it, whoever asks for the plan.
+TEST(Numbers, TheRequestOfAStudentWithACriticHasItsPasses) {
+  const recipe::Recipe recipe = shipped("wan2.1-t2v-1.3b_dmd_h100", {{"model.config.num_layers", "2"},
+                                                                     {"mesh", "dp_shard=2"},
+                                                                     {"train.global_batch", "4"},
+                                                                     {"train.micro_batch", "2"},
+                                                                     {"data.frames", "4"},
+                                                                     {"data.size", "64,64"},
+                                                                     {"data.vae", "haar"}});
+  const job::Job job = job::make_job(recipe);
+  const std::vector<PartPlan> parts = plan_parts(recipe::run_parts(recipe), job, recipe.mesh, {0}, /*prepared=*/true);
+  const Planned &run = parts.at(0).planned, alone = planned(recipe);
+  ASSERT_TRUE(alone.plan() == run.plan());
+  EXPECT_GT(alone.prediction.step.base, 0);
+  EXPECT_GT(alone.of_expert.at(1).base, 0);
+  EXPECT_LT(alone.of_expert.at(1).base, alone.prediction.step.base) << "which is the student's";
+  EXPECT_EQ(alone.prediction.step.total, run.prediction.step.total);
+  EXPECT_EQ(alone.mean_step(), run.mean_step());
+  EXPECT_EQ(alone.memory(0).peak, run.memory(0).peak);
+  EXPECT_EQ(alone.schedules(0).base.list.size(), run.schedules(0).base.list.size());
 }
 
 /// docs/plans.md, One recipe anywhere: the recipe as it is, before its folders are there, on three machines. Each row of the page is what is planned. Micro-batches of one sample are what the search of

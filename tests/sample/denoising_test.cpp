@@ -162,7 +162,13 @@ class Chunks : public ::testing::Test {
         t.slice(0, bounds[c]).fill_(sampler->timesteps()[static_cast<size_t>(step)]);
         const bool given = extra.contains("image_latent");
         if (given) t[0] = 0;
-        net::Sample sample{.x = x, .extra = extra};
+        net::Sample sample{.x = x.clone(), .extra = extra};
+        for (size_t done = 0; done < c && recipe.sample.cache_noise > 0; ++done) {
+          const at::Tensor clean = sample.x.slice(1, bounds[done], bounds[done + 1]), noise = at::empty(clean.sizes());
+          RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, 0, (uint64_t{1} << 32) + done + 1)
+              .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
+          clean.copy_((1 - recipe.sample.cache_noise) * clean + recipe.sample.cache_noise * noise);
+        }
         sample.extra["t"] = t;
         sample.extra["chunks"] = at::tensor(std::vector<int64_t>(bounds.begin(), bounds.end() - 1), at::kLong);
         std::vector<at::Tensor> velocities;
@@ -190,8 +196,11 @@ class Chunks : public ::testing::Test {
 };
 
 TEST_F(Chunks, AreTheClipOfTheSameModelThatIsCausalInTimeWithAllOfItInEachPass) {
-  for (const recipe::Overrides& keys : std::vector<recipe::Overrides>{
-           {{"sample.chunk", "2"}}, {{"sample.chunk", "3"}}, {{"sample.chunk", "1"}, {"sample.chunk_reach", "2"}}}) {
+  for (const recipe::Overrides& keys :
+       std::vector<recipe::Overrides>{{{"sample.chunk", "2"}},
+                                      {{"sample.chunk", "3"}},
+                                      {{"sample.chunk", "1"}, {"sample.chunk_reach", "2"}},
+                                      {{"sample.chunk", "2"}, {"sample.cache_noise", "0.1"}}}) {
     const at::Tensor made = sampled(7, keys);
     const at::Tensor same = whole(keys);
     EXPECT_LE(apart(made, same), 2e-5) << keys[0].second;
@@ -220,6 +229,13 @@ TEST_F(Chunks, NeedNoMoreMemoryForALongerClip) {
     EXPECT_EQ(states_, states);
     EXPECT_EQ(passes_, 10 * (3 + 1) - 1);
   }
+}
+
+TEST_F(Chunks, AreReadWithNoiseByThoseBehindThemAlone) {
+  const at::Tensor clean = sampled(6, {{"sample.chunk", "2"}}),
+                   noisy = sampled(6, {{"sample.chunk", "2"}, {"sample.cache_noise", "0.1"}});
+  EXPECT_TRUE(at::equal(noisy.slice(1, 0, 2), clean.slice(1, 0, 2)));
+  EXPECT_GT(apart(noisy.slice(1, 2), clean.slice(1, 2)), 1e-3);
 }
 
 TEST_F(Chunks, TakeTheNoiseOfTheWholeClip) {

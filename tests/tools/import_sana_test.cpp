@@ -379,18 +379,161 @@ TEST(ImportSana, ControlNetsAreRefusedInWords) {
   expect_words(message([&] { t.refuse_to("train"); }), {"ControlNets are not trained"});
 }
 
-TEST(ImportSana, SprintIsRefusedInWords) {
+/// The published configuration of SANA-Sprint's students, with `changed` lines in the place of others of their key.
+std::string sprint_yaml(const std::vector<std::string>& changed = {}) {
+  std::string yaml = R"(data:
+  data_dir: [toy]
+  image_size: 1024
+  load_vae_feat: true
+  type: SanaWebDatasetMS
+model:
+  model: SanaMSCM_1600M_P1_D20
+  teacher_model: SanaMSCM_1600M_P1_D20
+  image_size: 1024
+  mixed_precision: bf16
+  fp32_attention: true
+  load_from: runs/teacher/model
+  multi_scale: false
+  attn_type: linear
+  ffn_type: glumbconv
+  mlp_ratio: 2.5
+  use_pe: false
+  qk_norm: true
+  cross_norm: true
+  class_dropout_prob: 0.0
+  cfg_scale: 5
+  logvar: true
+  cfg_embed: true
+  cfg_embed_scale: 0.1
+  ladd_multi_scale: true
+  head_block_ids: [2, 8, 14, 19]
+  cross_attn_type: vanilla
+scheduler:
+  weighting_scheme: logit_normal_trigflow
+  logit_mean: 0.2
+  logit_std: 1.6
+  logit_mean_discriminator: -0.6
+  logit_std_discriminator: 1.0
+  sigma_data: 0.5
+  timestep_norm_scale_factor: 1000
+  vis_sampler: scm
+train:
+  use_fsdp: false
+  train_batch_size: 16
+  gradient_accumulation_steps: 1
+  gradient_clip: 0.1
+  optimizer:
+    lr: 2.0e-6
+    type: CAMEWrapper
+    weight_decay: 0.0
+  optimizer_D:
+    lr: 1.0e-3
+    type: AdamW
+  lr_schedule: constant
+  lr_schedule_args:
+    num_warmup_steps: 5000
+  scm_cfg_scale: [4, 4.5, 5]
+  tangent_warmup_steps: 4000
+  scm_loss: true
+  scm_lambda: 1.0
+  adv_lambda: 0.5
+  discriminator_loss: hinge
+  misaligned_pairs_D: true
+  train_largest_timestep: true
+  largest_timestep: 1.5708
+  largest_timestep_prob: 0.5
+  g_norm_constant: 0.1
+  work_dir: output/sprint
+)";
+  for (const std::string& line : changed) {
+    const std::string key = "\n" + line.substr(0, line.find(':') + 1);
+    const size_t at = yaml.find(key);
+    EXPECT_NE(at, std::string::npos) << line;
+    yaml.replace(at + 1, yaml.find('\n', at + 1) - at - 1, line);
+  }
+  return yaml;
+}
+
+TEST(ImportSana, TheConfigurationOfSprintIsARecipeWithNothingRefused) {
   const Folder folder;
-  const std::string yaml = folder.file(
-      "sprint.yaml",
-      "model:\n  model: SanaMSCM_1600M_P1_D20\n  mixed_precision: bf16\n  cfg_embed: true\nscheduler:\n"
-      "  weighting_scheme: logit_normal_trigflow\ntrain:\n  use_fsdp: false\n  scm_loss: true\n  optimizer_D:\n    lr: 2.0e-6\n");
+  const std::string line = "torchrun --nproc_per_node=8 train_scripts/train_scm_ladd.py --config_path ";
+  const Translation t = import_command(line + folder.file("sprint.yaml", sprint_yaml()), {});
+  check({"sprint.yaml",
+         {{"distill.method", "scm_ladd"},
+          {"model.preset", "sana-sprint-1.6b"},
+          {"model.path", "runs/teacher/model"},
+          {"distill.teacher", "runs/teacher/model"},
+          {"distill.head_blocks", "2,8,14,19"},
+          {"distill.guidance", "4,4.5,5"},
+          {"distill.logvar", "true"},
+          {"distill.logit_mean", "0.2"},
+          {"distill.logit_std", "1.6"},
+          {"distill.judged_mean", "-0.6"},
+          {"distill.judged_std", "1.0"},
+          {"distill.sigma_data", "0.5"},
+          {"distill.tangent_warmup", "4000"},
+          {"distill.consistency_weight", "1.0"},
+          {"distill.adversarial_weight", "0.5"},
+          {"distill.discriminator_loss", "hinge"},
+          {"distill.misaligned", "true"},
+          {"distill.own_angles", "true"},
+          {"distill.largest_angle", "1.5708"},
+          {"distill.largest_share", "0.5"},
+          {"data.size", "1024,1024"},
+          {"train.global_batch", "256"},  // 8 x 16 clips in two places
+          {"train.lr_base_batch", "512"},
+          {"train.optimizer", "came"},
+          {"train.lr", "2.0e-6"},
+          {"train.clip_norm", "0.1"},
+          {"train.warmup_steps", "5000"},
+          {"sample.sampler", "scm"},
+          {"sample.steps", "2"},
+          {"train.optimizer_D.lr", "implied"},
+          {"train.g_norm_constant", "implied"},
+          {"scheduler.timestep_norm_scale_factor", "implied"}}},
+        t);
+  EXPECT_TRUE(t.refused.empty()) << t.refused.front().option;
+  EXPECT_TRUE(recipe::load_recipe("", t.overrides()).distill.judges()) << "the keys go together";
+}
+
+TEST(ImportSana, WhatThatTrainerDoesByItselfIsSaid) {
+  const Folder folder;
+  const auto with = [&](const std::vector<std::string>& changed) {
+    return import_file(folder.file("c.yaml", sprint_yaml(changed)), {});
+  };
+  const Translation own = with({"  head_block_ids: null", "  discriminator_loss: cross entropy",
+                                "  train_largest_timestep: false", "  misaligned_pairs_D: false"});
+  EXPECT_EQ(found(own, "distill.head_blocks"), "2,8,14");  // 20 and 27 are not among its blocks
+  EXPECT_EQ(found(own, "distill.discriminator_loss"), "cross_entropy");
+  EXPECT_EQ(found(own, "distill.largest_share"), "0");
+  EXPECT_EQ(found(own, "distill.misaligned"), "false");
+  EXPECT_EQ(found(with({"  head_block_ids: null", "  ladd_multi_scale: false"}), "distill.head_blocks"), "19");
+  const std::pair<const char*, const char*> refused[] = {
+      {"  teacher_model: SanaMSCM_600M_P1_D28", "model.teacher_model"},
+      {"  model: SanaMSCM_900M_P1_D20", "model.model"},
+      {"  multi_scale: true", "model.multi_scale"},
+      {"  cfg_embed_scale: 1.0", "model.cfg_embed_scale"},
+      {"  weighting_scheme: logit_normal_trigflow_ladd", "scheduler.weighting_scheme"},
+      {"  timestep_norm_scale_factor: 1", "scheduler.timestep_norm_scale_factor"},
+      {"  scm_loss: false", "train.scm_loss"},
+      {"  discriminator_loss: wgan", "train.discriminator_loss"},
+      {"  qk_norm: false", "model.qk_norm"}};
+  for (const auto& [line, option] : refused) EXPECT_EQ(found(with({line}), option), "refused") << line;
+}
+
+TEST(ImportSana, ATeacherOfSprintSeesTimestepsOfZeroToOne) {
+  const Folder folder;
   const Translation t =
-      import_command("torchrun --nproc_per_node=8 train_scripts/train_scm_ladd.py --config_path " + yaml, {});
-  for (const char* option : {"train_scm_ladd.py", "model.model", "model.cfg_embed", "scheduler.weighting_scheme",
-                             "train.scm_loss", "train.optimizer_D.lr"})
-    EXPECT_EQ(found(t, option), "refused") << option;
-  expect_words(message([&] { t.refuse_to("train"); }), {"distilled", "adversarial heads", "distill.method"});
+      import_file(folder.file("teacher.yaml",
+                              "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\n  cross_norm: true\n"
+                              "scheduler:\n  weighting_scheme: logit_normal\n  timestep_norm_scale_factor: 1000\n"),
+                  {});
+  EXPECT_EQ(t.find("model.config.timestep_scale")->value, "0.001");
+  EXPECT_EQ(t.find("diffusion.timesteps")->value, "sana");
+  const Translation other = import_file(
+      folder.file("other.yaml", "model:\n  model: SanaMS_1600M_P1_D20\n  qk_norm: true\ntrain:\n  scm_lambda: 1\n"),
+      {});
+  EXPECT_EQ(found(other, "train.scm_lambda"), "refused");
 }
 
 TEST(ImportSana, AKeyThatIsNotThereIsAnErrorThatNamesIt) {

@@ -148,6 +148,11 @@ Experts find_experts(const recipe::Recipe& recipe) {
   experts.list = {{"student", recipe.model.path, "student"},
                   {"critic", critic.empty() ? experts.teacher : critic, "critic"}};
   experts.critic_steps = recipe.distill.critic_steps;
+  // Weights that a plan does without have no path.
+  const auto of_teacher = [teacher = fs::path(experts.teacher).lexically_normal()](const Expert& expert) {
+    return expert.path.empty() || fs::path(expert.path).lexically_normal() == teacher;
+  };
+  experts.shared_base = recipe.lora.on && std::ranges::all_of(experts.list, of_teacher);
   return experts;
 }
 
@@ -178,6 +183,10 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
   const Expert& expert = experts.list.at(e);
   recipe.model.path = expert.path;
   if (!experts.several() || recipe.lora.init.empty()) return recipe;
+  if (experts.critic()) {  // it is the student's
+    if (e > 0) recipe.lora.init.clear();
+    return recipe;
+  }
   const fs::path own = fs::path(recipe.lora.init) / expert.folder;
   if (!fs::exists(own))
     throw UserError(Exit::input, "lora.init",

@@ -36,13 +36,15 @@ struct Experts {
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
   int64_t critic_steps =
       0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
+  bool shared_base = false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
   bool critic() const { return critic_steps > 0; }
   /// That the trained model consists of; a critic stays in checkpoints.
   size_t models() const { return critic() ? 1 : list.size(); }
-  int teachers() const { return teacher.empty() ? 0 : 1; }
+  /// Networks of a plan that are never trained.
+  int teachers() const { return teacher.empty() || shared_base ? 0 : 1; }
   /// That have steps of their own: all, but for a gate, whose experts share every step.
   size_t places() const { return gated ? 1 : list.size(); }
   /// The expert that denoises at timestep `t`, 0 to 1000.

@@ -417,6 +417,14 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
       const recipe::Recipe own = for_expert(recipe, job.experts, e);
       if (encodes_texts(recipe)) check_text_encoders(recipe.data, job, own.model.path);
       const std::unique_ptr<net::Denoiser> other = form_of_file(job, own.model.path);
+      if (other && recipe.lora.on)
+        throw UserError(
+            Exit::usage, "train.mode",
+            own.model.path +
+                " lacks what a student has beside its teacher, and adapters do not train it: the embedding of "
+                "guidance, and the weight of a sample where distill.logvar is true",
+            "start from a student's weights, set distill.logvar = false where they lack the weight alone, or "
+            "use train.mode = \"full\"");
       const net::Denoiser& form = other ? *other : *job.model;
       const weights::NamedWeights weights = open_weights_of(own.model.path, form);
       weights.check(form.units(), likely_cause);
@@ -427,7 +435,8 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
   if (!job.experts.teacher.empty()) check_teacher(job);
   if (const auto rule = adapter_rule(recipe); rule && !recipe.lora.init.empty())
     for (size_t e = 0; e < job.experts.size(); ++e)
-      check_lora_init(*rule, job.adapted, *job.model, for_expert(recipe, job.experts, e).lora.init);
+      if (const std::string from = for_expert(recipe, job.experts, e).lora.init; !from.empty())
+        check_lora_init(*rule, job.adapted, *job.model, from);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
   if (job.second && !recipe.data.second_encoder_path().empty())
@@ -436,8 +445,9 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
 
 namespace {
 
-/// Of the expert that the store is about.
-void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& store, engine::Roundings& rounded) {
+/// Of the expert that the store is about; `base_is_there`: its frozen parameters are those of one that is loaded.
+void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& store, engine::Roundings& rounded,
+                 bool base_is_there) {
   const engine::Fill adapters = initial_adapters(recipe, job);
   if (recipe.model.init == "load" && recipe.model.path.empty())
     throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
@@ -457,13 +467,13 @@ void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& st
     return load_form(recipe.model.path, *teacher, store, own, &rounded);
   }
   const weights::NamedWeights weights = open_weights_of(recipe.model.path, *job.model);
-  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded);
+  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded, base_is_there);
 }
 
 }  // namespace
 
 void load_teacher(const Job& job, engine::Store& store) {
-  if (job.experts.teacher.empty()) return;
+  if (job.experts.teachers() == 0) return;
   const engine::Store::ExpertScope active(store, static_cast<int>(job.experts.size()));
   const engine::Fill none = [](const plan::ParamSpec&, int64_t, int64_t count, float* out) {
     std::fill_n(out, count, 0.0F);  // what its student is told beside its own inputs adds nothing
@@ -479,8 +489,9 @@ engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& 
 engine::Roundings load_weights_of(const recipe::Recipe& recipe, const Job& job, const Experts& experts,
                                   engine::Store& store) {
   engine::Roundings rounded;
-  each_expert(store, experts,
-              [&](size_t e, const std::string&) { load_expert(for_expert(recipe, experts, e), job, store, rounded); });
+  each_expert(store, experts, [&](size_t e, const std::string&) {
+    load_expert(for_expert(recipe, experts, e), job, store, rounded, experts.shared_base && e > 0);
+  });
   return rounded;
 }
 

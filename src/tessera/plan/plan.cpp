@@ -252,7 +252,9 @@ std::string Plan::summary() const {
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
   }
   if (experts > 1)
-    text += (teachers > 0 ? ", a frozen teacher" : ", " + std::to_string(experts) + " experts") +
+    text += (teachers > 0  ? ", a frozen teacher"
+             : shared_base ? ", " + std::to_string(experts) + " networks of one base"
+                           : ", " + std::to_string(experts) + " experts") +
             std::string(", idle on ") + std::string(name(idle));
   for (const auto& [expert, own] : of_expert) text += ", expert " + std::to_string(expert) + " with other units";
   if (update == Update::just_in_time) text += ", updates just in time";

@@ -100,6 +100,9 @@ struct Plan : Formats {
   int experts = 1;
   /// The last so many of them are never trained, and have no states: teachers of the others.
   int teachers = 0;
+  /// All of them have the same frozen parameters, kept once: each has adapters and states of its own, and a pass without
+  /// adapters is what their base says.
+  bool shared_base = false;
   Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
   std::vector<UnitPlan> units;
   /// Units of experts whose steps differ from the first expert's, by expert. All experts share the first one's buffers
@@ -142,6 +145,11 @@ struct Plan : Formats {
 
   /// The placement, while an expert is inactive, of what is on `tier` while it is active.
   Tier inactive_tier(Tier tier) const { return tier == Tier::device ? idle : tier; }
+
+  /// Bytes of an inactive expert's shards of the unit.
+  int64_t inactive_bytes(const UnitLayout& layout) const {
+    return shared_base ? trained_shard_bytes(layout, states.masters) : shard_bytes(layout, states.masters);
+  }
 
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; 0 for a dummy batch.
   struct Slice {

@@ -35,6 +35,12 @@ constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan
                             [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
                             [](const Plan& plan) { return plan.states.ema; }};
 
+constexpr Row<Plan> kSharedBase = {
+    "shared_base", [](Plan& plan, const TomlValue& value) { plan.shared_base = value.boolean(); },
+    [](const Plan& plan) { return std::string(plan.shared_base ? "true" : "false"); },
+    [](const Plan& plan) { return plan.shared_base; },
+    [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }};
+
 constexpr Row<Plan> kFirstMoment = {
     "first_moment", [](Plan& plan, const TomlValue& value) { plan.states.first_moment = value.boolean(); },
     [](const Plan& plan) { return std::string(plan.states.first_moment ? "true" : "false"); },
@@ -86,6 +92,7 @@ constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::local_world>("local_world", shares_host),
     count<Plan, 1, &Plan::experts>("experts"),
     count<Plan, 0, &Plan::teachers>("teachers"),
+    kSharedBase,
     with_idle(
         enum_row<Plan, &Plan::idle>("idle", several_experts),
         [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/diffusion/distillation.h"
 #include "tessera/job/catalogue.h"
 #include "tessera/job/device.h"
 #include "tessera/job/experts.h"
@@ -24,6 +26,7 @@
 #include "tessera/planning/rank_share.h"
 #include "tessera/planning/slower_mesh.h"
 #include "tessera/recipe/stages.h"
+#include "tessera/report/run_folder.h"
 
 namespace tessera::planning {
 
@@ -236,6 +239,74 @@ int held_out_passes(const recipe::Recipe::Eval& eval, int branches, const Mesh& 
 }  // namespace
 
 namespace {
+
+/// How often samples choose each expert: as the recipe says, or as a run had it lately.
+void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& experts) {
+  routing.deals = experts.deals();
+  routing.frequencies = experts.frequencies, routing.frequencies_from = "experts.frequencies";
+  if (!experts.frequencies_of.empty()) {
+    routing.frequencies_from = experts.frequencies_of;
+    routing.frequencies = report::RunFolder(experts.frequencies_of).expert_frequencies();
+    check_input(std::ssize(routing.frequencies) == experts.count, "experts.frequencies",
+                experts.frequencies_of + " has measured " + std::to_string(routing.frequencies.size()) +
+                    " experts behind a gate, experts.count is " + std::to_string(experts.count),
+                "name the folder of a run with this number of experts, or give numbers");
+  } else if (routing.frequencies.empty()) {
+    routing.frequencies.assign(static_cast<size_t>(experts.count), 1.0);
+    routing.frequencies_from = "chosen alike";
+  }
+  const double sum = std::accumulate(routing.frequencies.begin(), routing.frequencies.end(), 0.0);
+  for (double& frequency : routing.frequencies) frequency /= sum;
+}
+
+/// Of a student's step: its own up to the one it exits at, the critic's, and the teacher's with and without a caption.
+std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::function<int(int64_t)>& expert_of) {
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  return [seed, steps = recipe.distill.steps, guided = recipe.distill.guided(), expert_of](int64_t step) {
+    const int own = static_cast<int>(diffusion::drawn_exit(seed, step, steps)) + 1;
+    return expert_of(step) == 0 ? own + 1 + (guided ? 2 : 1) : own;
+  };
+}
+
+/// Of a student with a critic, how often its networks change places in a step, on average.
+double changes_of_critic(const job::Experts& experts) {
+  // The student comes, goes to the critic, that to the teacher and back, and it comes again; then it goes; then it comes and
+  // goes in each step. A teacher that is the base of both takes nobody's place.
+  const int of_student = experts.shared_base ? 3 : 5;
+  return static_cast<double>(of_student + 1 + 2 * (experts.critic_steps - 1)) /
+         static_cast<double>(experts.critic_steps + 1);
+}
+
+/// How the experts share the steps of `part`; `run` says whose each step is.
+Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
+  Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
+  if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
+  routing.by_use = part.recipe.experts.plans_by_use();
+  if (!run.expert_of) return routing;
+  for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
+  routing.shares.assign(job.experts.size(), 0);
+  int64_t changes = 0;
+  for (int64_t step = part.first; step <= part.last; ++step) {
+    changes += step > 1 && run.swaps_expert(step - 1);
+    routing.shares.at(static_cast<size_t>(run.expert_of(step))) += 1;
+  }
+  routing.changes = job.experts.critic() ? changes_of_critic(job.experts)
+                                         : static_cast<double>(changes) /
+                                               static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
+  return routing;
+}
+
+}  // namespace
+
+void share_steps(PlanRequest& request, const job::Job& job, const recipe::RunPart& part,
+                 const std::function<int(int64_t)>& expert_of) {
+  request.run.expert_of = expert_of;
+  if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, expert_of);
+  request.routing = routing_of(job, part, request.run);
+  request.planner.expert_shares = request.routing.shares;
+}
+
+namespace {
 recipe::Recipe with_budget(recipe::Recipe recipe, int64_t budget) {
   recipe.plan.budget = budget;
   return recipe;
@@ -334,7 +405,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.no_graphs = why_no_graphs(recipe.lora, recipe.distill.on(), job.experts.gated);
   request.planner.thrifty = true;
   request.machine.update_bytes = plan::update_bytes(recipe.plan.states, recipe.plan.grad);
-  request.planner.teachers = job.experts.teachers();
+  request.planner.teachers = job.experts.teachers(), request.planner.shared_base = job.experts.shared_base;
   request.planner.experts = static_cast<int>(job.experts.size()) + request.planner.teachers;
   check_units_of_gate(job, recipe.plan.units);
   if (job.experts.several() && !job.experts.gated)
@@ -365,6 +436,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       recipe.plan.file + " has teachers = " + std::to_string(request.by_hand->teachers) +
                           ", the run has " + std::to_string(request.planner.teachers),
                       "set teachers in the plan to that number");
+    if (request.by_hand->shared_base != request.planner.shared_base)
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has shared_base = " + (request.by_hand->shared_base ? "true" : "false") +
+                          ", the networks of the run are " + (request.planner.shared_base ? "" : "not ") +
+                          "adapters of one base",
+                      "set shared_base in the plan accordingly");
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
     request.planner.fp8 = request.by_hand->fp8;
     request.planner.attention = request.by_hand->attention;
@@ -402,6 +479,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
+  if (job.experts.critic()) {  // whose passes before a step are part of it
+    const std::vector<recipe::RunPart> parts = recipe::run_parts(recipe);
+    share_steps(request, job, parts.front(), [order = job::plan_expert_order(job.experts, parts)](int64_t step) {
+      return static_cast<int>(order.expert(step));
+    });
+  }
   return request;
 }
 

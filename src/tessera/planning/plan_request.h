@@ -16,6 +16,11 @@ namespace tessera::planning {
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts);
 
+/// Which network trains each step of `part`, and what runs before it: of several networks that take turns, and of a gate.
+/// plan_request() takes the recipe of a student with a critic for a run of one part.
+void share_steps(PlanRequest& request, const job::Job& job, const recipe::RunPart& part,
+                 const std::function<int(int64_t)>& expert_of);
+
 /// Of `latents` [C, F, H, W] those that may have larger halos than `largest` and than each other: a convolution's halo
 /// is as large as rows are wide, or frames are large.
 std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& largest,

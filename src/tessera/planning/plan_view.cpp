@@ -513,22 +513,28 @@ namespace {
 /// Of a run of several networks, what each takes of a rank; of one or of experts nothing.
 std::vector<Fact> networks(const Planned& planned) {
   const plan::Plan& plan = planned.plan();
-  if (plan.teachers == 0) return {};
+  if (plan.teachers == 0 && !plan.shared_base) return {};
   const int rank = planned.highest_rank();
   const plan::UnitSizes sizes(planned.spec, plan, rank);
-  int64_t parameters = 0, states = 0;
+  int64_t parameters = 0, states = 0, own = 0;
   for (size_t u = 0; u < planned.spec.units.size(); ++u) {
     if (!plan.owns(rank, static_cast<int>(u))) continue;
+    own += plan.inactive_bytes(sizes.layout(static_cast<int>(u)));
     parameters += plan::shard_bytes(sizes.layout(static_cast<int>(u)), plan.states.masters);
     states += sizes.state_bytes(static_cast<int>(u));
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
   if (planned.run.matches()) {
-    const std::string trained = shards + ", " + format_bytes(states) + " of states",
+    const std::string trained = (plan.shared_base ? format_bytes(own) + " of adapters" : shards) + ", " +
+                                format_bytes(states) + " of states",
                       between = "on the " + std::string(name(plan.idle)) + " while another runs";
-    return {{"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
-            {"critic", trained, "trained in the other steps; " + between},
-            {"teacher", shards, "frozen; in the student's steps alone; " + between}};
+    return {
+        {"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
+        {"critic", trained, "trained in the other steps; " + between},
+        plan.shared_base
+            ? Fact{"teacher", format_bytes(parameters - own) + " of parameters",
+                   "frozen; the base of student and critic, kept once; in the student's steps alone, without adapters"}
+            : Fact{"teacher", shards, "frozen; in the student's steps alone; " + between}};
   }
   const std::string steps = planned.run.judges ? "every second step" : "each step";
   std::vector<Fact> all = {
@@ -553,9 +559,10 @@ std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
   table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
-              (planned.plan().teachers > 0  ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
-               : planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
-                                            : ", ") +
+              (planned.plan().shared_base    ? " in a base and the adapters of one of two networks, "
+               : planned.plan().teachers > 0 ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
+               : planned.plan().experts > 1  ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
+                                             : ", ") +
               std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
               planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());

@@ -4,19 +4,16 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
-#include "tessera/diffusion/distillation.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
-#include "tessera/report/run_folder.h"
 
 namespace tessera::planning {
 
@@ -92,60 +89,6 @@ void check_by_hand(PlanRequest& request, const recipe::RunPart& part, int64_t ba
   request.by_hand->global_batch = batch;
 }
 
-/// How often samples choose each expert: as the recipe says, or as a run had it lately.
-void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& experts) {
-  routing.deals = experts.deals();
-  routing.frequencies = experts.frequencies, routing.frequencies_from = "experts.frequencies";
-  if (!experts.frequencies_of.empty()) {
-    routing.frequencies_from = experts.frequencies_of;
-    routing.frequencies = report::RunFolder(experts.frequencies_of).expert_frequencies();
-    check_input(std::ssize(routing.frequencies) == experts.count, "experts.frequencies",
-                experts.frequencies_of + " has measured " + std::to_string(routing.frequencies.size()) +
-                    " experts behind a gate, experts.count is " + std::to_string(experts.count),
-                "name the folder of a run with this number of experts, or give numbers");
-  } else if (routing.frequencies.empty()) {
-    routing.frequencies.assign(static_cast<size_t>(experts.count), 1.0);
-    routing.frequencies_from = "chosen alike";
-  }
-  const double sum = std::accumulate(routing.frequencies.begin(), routing.frequencies.end(), 0.0);
-  for (double& frequency : routing.frequencies) frequency /= sum;
-}
-
-/// Of a student's step: its own up to the one it exits at, the critic's, and the teacher's with and without a caption.
-std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::function<int(int64_t)>& expert_of) {
-  const auto seed = static_cast<uint64_t>(recipe.run.seed);
-  return [seed, steps = recipe.distill.steps, guided = recipe.distill.guided(), expert_of](int64_t step) {
-    const int own = static_cast<int>(diffusion::drawn_exit(seed, step, steps)) + 1;
-    return expert_of(step) == 0 ? own + 1 + (guided ? 2 : 1) : own;
-  };
-}
-
-/// Of a student with a critic, how often its networks change places in a step, on average.
-double changes_of_critic(int64_t critic_steps) {
-  // The student comes, goes to the critic, that to the teacher and back, and it comes again; then it goes; then it comes and
-  // goes in each step.
-  return static_cast<double>(5 + 1 + 2 * (critic_steps - 1)) / static_cast<double>(critic_steps + 1);
-}
-
-/// How the experts share the steps of `part`; `run` says whose each step is.
-Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
-  Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
-  if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
-  routing.by_use = part.recipe.experts.plans_by_use();
-  if (!run.expert_of) return routing;
-  for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
-  routing.shares.assign(job.experts.size(), 0);
-  int64_t changes = 0;
-  for (int64_t step = part.first; step <= part.last; ++step) {
-    changes += step > 1 && run.swaps_expert(step - 1);
-    routing.shares.at(static_cast<size_t>(run.expert_of(step))) += 1;
-  }
-  routing.changes = job.experts.critic() ? changes_of_critic(job.experts.critic_steps)
-                                         : static_cast<double>(changes) /
-                                               static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
-  return routing;
-}
-
 /// The stages, each with the plan that `planned` makes for it; their requests go to `requests`.
 std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
                                 const std::vector<int>& prompts, const OnPlanPhase& on_phase,
@@ -174,10 +117,7 @@ std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::J
       check_by_hand(request, part, shapes.batch);
       request.run.first_step = part.first;
       request.run.last_step = part.last;
-      request.run.expert_of = expert_of;
-      if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, expert_of);
-      request.routing = routing_of(job, part, request.run);
-      request.planner.expert_shares = request.routing.shares;
+      share_steps(request, job, part, expert_of);
       request.on_phase = on_phase;
       plans.push_back({part, shapes, planned(request, p)});
       // a plan.file may use nvme, which the recipe's checks did not see

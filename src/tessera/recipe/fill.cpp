@@ -506,7 +506,9 @@ void check_distillation(const Recipe& r) {
     throw UserError(Exit::usage, "recipe", method + " without distill.teacher", "give the teacher's weights");
   const std::pair<bool, const char*> beside[] = {
       {r.distill.matches() && r.model.init == "random", "model.init = \"random\": a student begins as a trained model"},
-      {r.lora.on, "train.mode = \"lora\": students are trained whole"},
+      {r.distill.judges() && r.lora.on, "train.mode = \"lora\": heads judge a student that is trained whole"},
+      {r.lora.on && (r.lora.dropout > 0 || r.lora.rank_dropout > 0 || r.lora.module_dropout > 0),
+       "lora.dropout, lora.rank_dropout or lora.module_dropout: the passes before a step are to say what the step says"},
       {r.experts.router == "gate" || r.experts.train != "auto", "experts: a student is one denoiser"},
       {r.asks_base() || r.train.guidance.on(),
        "train.preserve, train.guidance_target or a set of role \"prior\": its targets are the teacher's"},
@@ -516,6 +518,13 @@ void check_distillation(const Recipe& r) {
        "frames that are given: a student has its noise and its caption alone"}};
   for (const auto& [there, what] : beside)
     if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
+  const std::string mode = r.lora.on ? "lora" : "full";
+  if (r.distill.matches() && r.distill.critic_mode != "auto" && r.distill.critic_mode != mode)
+    throw UserError(
+        Exit::usage, "recipe",
+        "distill.critic_mode = \"" + r.distill.critic_mode + "\" with train.mode = \"" + mode +
+            "\": student and critic share the layout of their shards, in which a parameter is trained or frozen",
+        "set both to \"full\" or both to \"lora\"");
   if (!r.distill.judges()) return;
   const plan::OptimizerRow& optimizer = plan::row(r.plan.states.optimizer);
   const int64_t clips = r.clips_of(r.train.global_batch);
@@ -532,7 +541,8 @@ void check_distillation(const Recipe& r) {
       {optimizer.whole || optimizer.distance,
        " with train.optimizer = \"" + r.values.at("train.optimizer") + "\": heads have no such updates",
        "use came, adamw, lion or adafactor"},
-      {r.mesh[Axis::pp] > 1, " with mesh.pp: what the heads tell does not go back through stages",
+      {r.mesh[Axis::pp] > 1,
+       " with mesh.pp: the pass back through the frozen teacher has no gradients of weights, which pipelines move",
        "use dp_shard, tp, sp or cp"},
       {!r.stages.empty(), " with [[stage]]: a stage has no turn of its own", "train the stages as runs"}};
   for (const auto& [there, what, hint] : refused)

@@ -208,6 +208,7 @@ struct Recipe {
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
     std::string critic;                  ///< weights that the critic begins with; empty: the teacher's
+    std::string critic_mode = "auto";    ///< full or lora; auto: as train.mode
     int64_t critic_steps = 5;            ///< of the critic after each of the student's
     double critic_lr = 0;                ///< 0: train.lr
     int64_t steps = 4;                   ///< in which the student makes a clip
@@ -293,6 +294,7 @@ struct Recipe {
     int64_t clips = 1;        ///< of a sample that goes on; 0: as its sound, or what it follows, lasts
     int64_t chunk = 0;        ///< latent frames that are denoised at a time, behind those before them; 0: all
     int64_t chunk_reach = 0;  ///< chunks before its own that a chunk reads; 0: all
+    double cache_noise = 0;   ///< sigma of a finished chunk where later ones read it
     int64_t overlap = 1;      ///< frames of a clip that the next one begins with, of models that go on so
   } sample;
   struct Fault {

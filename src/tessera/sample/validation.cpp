@@ -66,25 +66,29 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
     : recipe_(recipe),
       job_(job),
       shapes_(shapes),
+      seed_(static_cast<uint64_t>(recipe.sample.seed + clip)),
+      prompt_(prompt),
       text_(std::move(text)),
       negative_(beside(text_, std::move(negative), recipe.sample.negative_prompt)),
       extra_(with_null(with_size(recipe, job, shapes.latent, std::move(extra)), negative_)),
       sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
                                        shift_of(recipe, job, shapes.latent))),
       x_(at::empty(job.model->with_references(at::empty(shapes.latent, at::kFloat), extra_).sizes(), at::kFloat)) {
-  const int64_t seed = recipe.sample.seed + clip;
-  RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt))
+  RandomKey(seed_, Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
   bounds_ = {0, x_.size(1)};
   begin_chunk();
-  sampler_->use_noise([this, seed, prompt](int step) {
-    step += static_cast<int>(chunk_) * sampler_->steps();  // behind those of finished chunks
-    at::Tensor noise = at::empty(part_.sizes(), at::kFloat);
-    RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt),
-              static_cast<uint64_t>(step) + 1)
-        .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
-    return noise;
+  sampler_->use_noise([this](int step) {
+    return noise_of_part(step + static_cast<int64_t>(chunk_) * sampler_->steps());  // behind those of finished chunks
   });
+}
+
+/// The `number`-th of those beside the clip's first.
+at::Tensor Denoising::noise_of_part(int64_t number) const {
+  at::Tensor noise = at::empty(part_.sizes(), at::kFloat);
+  RandomKey(seed_, Purpose::sample, static_cast<uint64_t>(prompt_), static_cast<uint64_t>(number) + 1)
+      .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
+  return noise;
 }
 
 void Denoising::in_chunks(int64_t frames, int64_t reach) {
@@ -116,6 +120,10 @@ void Denoising::end_chunk() {
 void Denoising::store_chunk(const RunBranches& run) {
   net::Sample sample;
   sample.x = part_;
+  if (const double sigma = recipe_.sample.cache_noise; sigma > 0) {
+    constexpr int64_t kBehindSteps = int64_t{1} << 32;  // of the noise that samplers take
+    sample.x = (1 - sigma) * part_ + sigma * noise_of_part(kBehindSteps + static_cast<int64_t>(chunk_));
+  }
   sample.extra = extra_;
   run(pack_branches(std::move(sample)), 0, text_.context);
   for (size_t branch = 0; branch < left_.size(); ++branch) histories_[branch]->finish(std::exchange(left_[branch], {}));

@@ -45,6 +45,7 @@ class Denoising {
   void begin_chunk();
   void end_chunk();
   void store_chunk(const RunBranches& run);
+  at::Tensor noise_of_part(int64_t number) const;
   void hold_first_frame();
   void set_text(net::Sample& sample, const prepare::EncodedText& text) const;
   at::Tensor guided(const std::vector<net::Batch>& branches, const std::vector<at::Tensor>& out) const;
@@ -53,6 +54,8 @@ class Denoising {
   const recipe::Recipe& recipe_;
   const job::Job& job_;
   const job::Shapes& shapes_;
+  const uint64_t seed_;
+  const int prompt_;
   const prepare::EncodedText text_, negative_;
   const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;

@@ -216,7 +216,8 @@ class Distillation final : public ExpertSchedule {
   /// Rows of the last unit, in host memory.
   Tensor said(engine::Engine& engine, const plan::ProgramPtr& program, const net::Batch& batch,
               const engine::OtherForm* form = nullptr) const {
-    return engine.forward(program, {batch}, own_step_, /*without_adapters=*/false, form)[0].to(at::kFloat);
+    const bool of_teacher = program == programs_.base && engine.store().expert() == static_cast<int>(teacher_);
+    return engine.forward(program, {batch}, own_step_, /*without_adapters=*/of_teacher, form)[0].to(at::kFloat);
   }
 
   /// dx_t / dt of each sample, as the teacher says it, guided.

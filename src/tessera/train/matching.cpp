@@ -1,7 +1,8 @@
 // The step of a student of few steps whose clips are matched with its teacher's (DMD2: Yin et al. 2024), and that of its
 // critic, which learns the scores of those clips. Both make the clips as samples of the student are made, up to a step
 // that is drawn, and without a gradient: the student trains in that step alone. Of the three networks, which share
-// layout, slots and programs as experts do, the teacher has no states.
+// layout, slots and programs as experts do, the teacher has no states;
+// where student and critic are adapters of it, it is there once.
 //
 //   const std::unique_ptr<ExpertSchedule> schedule = make_matching_schedule(job, recipe, data, rank);
 #include <algorithm>
@@ -88,9 +89,10 @@ class Matching final : public ExpertSchedule {
     return drawn;
   }
 
-  /// What a network says of each of the samples of `made_`, as a velocity.
+  /// What a network says of each of the samples of `made_`, as a velocity. A teacher that is the base of the others' adapters
+  /// is whichever of them is there, without them.
   Clips said(size_t network, int64_t step, engine::Engine& engine, diffusion::Asked asked = diffusion::Asked::base) {
-    engine.swap(network);
+    if (network != kTeacher || !experts_.shared_base) engine.swap(network);
     diffusion::TrainingSamples shown;
     for (const auto& [place, sample] : made_) {
       auto as_asked = std::make_shared<diffusion::TrainingSample>(*sample);
@@ -106,7 +108,8 @@ class Matching final : public ExpertSchedule {
     Clips clips;
     for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
       const net::Batch batch = packer.inputs(static_cast<int>(micro));
-      const Tensor rows = engine.forward(programs_.base, {batch}, step)[0].to(at::kFloat);
+      const Tensor rows =
+          engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == kTeacher)[0].to(at::kFloat);
       const engine::Meter::Scope host(engine::Part::host);
       std::vector<Tensor> values = model_->unpack(rows, batch);
       for (size_t s = 0; s < values.size(); ++s)

@@ -28,7 +28,7 @@ SharedWeights::SharedWeights(const plan::ModelSpec& model, const plan::Plan& pla
   }
   if (!any) return;
   group_ = &comm.group_of("control", "machine", machine);
-  const Files open = make(plan.experts);
+  const Files open = make(plan.shared_base ? 1 : plan.experts);
   agree();  // and so all have mapped what is open here
   for (const auto& [at, memory] : memory_) {
     const Unit& unit = units_[static_cast<size_t>(at.first)];

@@ -31,7 +31,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       device_(device),
       shared_(std::move(shared)) {
   for (int e = 1; e < plan.experts; ++e) inactive_.push_back(e);
-  idle_ = plan.idle, teachers_ = plan.teachers;
+  idle_ = plan.idle, teachers_ = plan.teachers, shared_base_ = plan.shared_base;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
     Unit unit;
@@ -58,8 +58,10 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     unit.param = make_parameters(static_cast<int>(u), expert_, unit.plan.parameters, unit.param_extent);
     for (const int expert : inactive_) {
       Unit::Inactive& inactive = unit.inactive.emplace_back();
-      inactive.param =
-          make_parameters(static_cast<int>(u), expert, plan.inactive_tier(unit.plan.parameters), inactive.param_extent);
+      const plan::Tier tier = plan.inactive_tier(unit.plan.parameters);
+      inactive.param = shared_base_ ? make_buffer(plan.inactive_bytes(unit.layout), at::kByte, tier,
+                                                  engine::Part::parameters, inactive.param_extent)
+                                    : make_parameters(static_cast<int>(u), expert, tier, inactive.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
@@ -347,18 +349,17 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
   const auto experts = static_cast<int64_t>(inactive_.size());
-  // of the active expert and of the inactive ones
-  const auto add = [&](plan::Tier tier, int64_t size) {
-    const int64_t pages = round_up(size, kPage);
-    if (tier == plan::Tier::nvme) bytes += pages;
-    if (plan.inactive_tier(tier) == plan::Tier::nvme) bytes += experts * pages;
+  const auto add = [&](plan::Tier tier, int64_t active, int64_t inactive) {
+    if (tier == plan::Tier::nvme) bytes += round_up(active, kPage);
+    if (plan.inactive_tier(tier) == plan::Tier::nvme) bytes += experts * round_up(inactive, kPage);
   };
   for (const Unit& unit : units_) {
     if (!unit.owned) continue;
-    add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
+    add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_), plan.inactive_bytes(unit.layout));
     if (!trainable) continue;
     if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(plan.gradient_bytes(unit.layout), kPage);
-    add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes);
+    const int64_t states = plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes;
+    add(unit.plan.states, states, states);
   }
   if (bytes == 0) return;
   plan::require_nvme_folder(place.folder, "the plan puts buffers on nvme");
@@ -411,6 +412,7 @@ bool Store::counts_filled(const Part& part) const {
 
 void Store::move(const plan::Instruction& in, char* host) {
   Unit& unit = units_[in.unit];
+  if (shared_base_ && in.part == plan::Part::parameters) await_param(in.unit);
   auto [tensor, extent] = in.part == plan::Part::parameters  ? std::pair(unit.param, unit.param_extent)
                           : in.part == plan::Part::gradients ? std::pair(unit.grad, unit.grad_extent)
                                                              : std::pair(unit.buffer, unit.states_extent);
@@ -684,7 +686,8 @@ net::Totals Store::take_totals() {
 }
 
 void Store::make_swap() {
-  if (!inactive_.empty() && idle_ != plan::Tier::device) swap_ = std::make_shared<ExpertSwap>(device_);
+  if (!inactive_.empty() && (idle_ != plan::Tier::device || shared_base_))
+    swap_ = std::make_shared<ExpertSwap>(device_);
 }
 
 void Store::await_param(int unit) const {
@@ -709,20 +712,26 @@ size_t Store::inactive_index(int expert) const {
 // [Note: inactive experts] Buffers that a unit's plan keeps on the host or on disk stay there whether their expert is
 // active or not: a swap of experts swaps pointers. Buffers that the plan keeps on the device are, for an inactive
 // expert, on the plan's `idle` tier. If that is not the device, a swap exchanges the bytes of the two buffers in place.
+// Experts with a shared base (Plan::shared_base) have one buffer of parameters, the frozen ones behind the trained ones, and
+// the inactive ones a buffer for the trained ones: a swap exchanges these bytes on every tier.
 
 void Store::swap_with(size_t index, bool moving) {
   if (swap_) swap_->settle();
   const bool tiers_differ = moving && idle_ != plan::Tier::device;
+  bool on_disk = false;
   std::vector<ExpertSwap::Pair> pairs, states;
   std::vector<int> param_at(units_.size(), -1), states_at = param_at;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned) continue;
     Unit::Inactive& inactive = unit.inactive[index];
-    if (tiers_differ && unit.plan.parameters == plan::Tier::device) {
+    const int64_t bytes = inactive.param.numel();  // of what is trained, where the rest is shared
+    if (bytes > 0 && (shared_base_ || (tiers_differ && unit.plan.parameters == plan::Tier::device))) {
+      if (shared_base_) settle(unit.param);  // in host memory, a device may still read it
+      on_disk |= unit.param_extent >= 0;
       param_at[u] = static_cast<int>(pairs.size());
-      pairs.push_back({unit.param, inactive.param, "parameters of " + unit.spec.name});
-    } else {
+      pairs.push_back({unit.param.narrow(0, 0, bytes), inactive.param, "parameters of " + unit.spec.name});
+    } else if (!shared_base_) {
       std::swap(unit.param, inactive.param);
       std::swap(unit.param_extent, inactive.param_extent);
       unit.views.clear();  // some may be views of the shard
@@ -739,11 +748,13 @@ void Store::swap_with(size_t index, bool moving) {
   }
   const std::string swap = "swap of experts " + std::to_string(expert_) + " and " + std::to_string(inactive_[index]);
   std::swap(expert_, inactive_[index]);
-  if (!tiers_differ) return;
+  if (!tiers_differ && !shared_base_) return;
   for (int& at : states_at)
     if (at >= 0) at += static_cast<int>(pairs.size());
   pairs.insert(pairs.end(), states.begin(), states.end());
   swap_->start(swap, std::move(pairs), std::move(param_at), std::move(states_at));
+  if (!moving || on_disk) swap_->settle();
+  if (on_disk) flush_disk();  // a step reads it past the page cache
 }
 
 void Store::switch_to(int expert) {

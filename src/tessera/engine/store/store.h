@@ -281,7 +281,7 @@ class Store {
   /// Where swaps will move bytes: its memory is taken before the first step.
   void make_swap();
   /// Makes the inactive expert `index` the active one: swaps the two's buffers, or, if `moving` and their tiers differ,
-  /// the bytes in them.
+  /// the bytes in them. Of experts with a shared base it always swaps the bytes of trained parameters.
   void swap_with(size_t index, bool moving);
   void await_param(int unit) const;
   void await_states(int unit) const;
@@ -290,6 +290,7 @@ class Store {
   std::vector<Unit> units_;
   std::vector<int> inactive_;  // the inactive experts
   int expert_ = 0, teachers_ = 0;
+  bool shared_base_ = false;  // frozen parameters are those of all experts (Plan::shared_base)
   plan::Tier idle_ = plan::Tier::device;
   const Mesh mesh_;
   const int rank_, tp_, tp_rank_;

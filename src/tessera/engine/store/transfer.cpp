@@ -53,11 +53,11 @@ void compare_stored(Store& store, const Store::Part& part, const std::vector<flo
 
 }  // namespace
 
-void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
+void fill_shards(Store& store, const Fill& fill, Roundings* rounded, bool trained_alone) {
   std::vector<float> values(kChunk);
   store.begin_fill();
   for (const auto& part : store.parts()) {
-    if (!store.fills(part)) continue;
+    if (!store.fills(part) || (trained_alone && !store.spec(part.unit).params[part.param].trainable)) continue;
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
     const DType stored = store.stored(part);
     // in blocks, and a sharded range may begin inside a block; or compared as a whole
@@ -85,7 +85,7 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
-                  const Fill& absent, Roundings* rounded) {
+                  const Fill& absent, Roundings* rounded, bool trained_alone) {
   // Every shape is compared first, on every rank, so that all ranks refuse alike before a byte is read.
   for (int u = 0; u < store.units(); ++u) {
     for (const auto& param : store.spec(u).params) {
@@ -106,7 +106,7 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                 weights.path().string() + ": " + name + " has values that are no numbers (NaN or infinite)",
                 "the file is damaged, or was saved by a run that diverged: download or export it again");
   };
-  fill_shards(store, fill, rounded);
+  fill_shards(store, fill, rounded, trained_alone);
 }
 
 namespace {

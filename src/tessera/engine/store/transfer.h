@@ -22,7 +22,7 @@ struct Rounding {
 using Roundings = std::map<std::string, Rounding>;  ///< by parameter
 
 /// Fills this rank's shards and adds the errors to `rounded` (null: not needed).
-void fill_shards(Store& store, const Fill& fill, Roundings* rounded = nullptr);
+void fill_shards(Store& store, const Fill& fill, Roundings* rounded = nullptr, bool trained_alone = false);
 
 /// Streams weights into shards. `name_in_file` maps our parameter name to the file's. Throws UserError (input) for a
 /// missing tensor or another shape; `hint` turns the name and found shape into what to try. Parameters whose name in
@@ -30,7 +30,7 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded = nullptr);
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
-                  const Fill& absent = {}, Roundings* rounded = nullptr);
+                  const Fill& absent = {}, Roundings* rounded = nullptr, bool trained_alone = false);
 
 /// This rank's part of a training checkpoint: masters and optimiser states of trained parameters, in memory borrowed
 /// from the store. Names begin with `prefix`.

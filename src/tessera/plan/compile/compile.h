@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "tessera/plan/schedule.h"
@@ -52,6 +53,12 @@ struct RunShape {
   /// Heads on the teacher's blocks judge what the student predicts of the second sample of each pair: in one step they tell the
   /// student, in the next they learn, from one batch of its predictions and one of pictures; or from two of the former.
   bool judges = false, misaligned = false;
+  std::set<int64_t> skipped = {};  ///< steps whose update was left out: the same network has the next one
+  /// Of a judged student: they and it take turns, it first.
+  bool heads_learn(int64_t step) const {
+    const auto before = static_cast<int64_t>(std::distance(skipped.begin(), skipped.lower_bound(step)));
+    return judges && (step - 1 - before) % 2 == 1;
+  }
   bool distils() const { return teacher_passes > 0; }
   /// Passes of a student, its critic and its teacher over each micro-batch before a training step; empty: none of these.
   std::function<int(int64_t step)> passes_of = {};

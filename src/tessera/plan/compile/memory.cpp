@@ -124,14 +124,15 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const int64_t whole = shard_bytes(layout, plan.states.masters);
     const int64_t parameters =
         unit.parameters == Tier::host ? counted_host_bytes(plan, layout, static_cast<int>(u), rank) : whole;
-    curve.spared += plan.experts * (whole - parameters);
+    curve.spared += (plan.shared_base ? 1 : plan.experts) * (whole - parameters);
     const int64_t moments = sizes.state_bytes(static_cast<int>(u));
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
       // shared by experts: no gradient outlives an expert's step
       place(unit.gradients).gradients += plan.gradient_bytes(layout);
     place(unit.states).states += moments;
-    place(plan.inactive_tier(unit.parameters)).parameters += (plan.experts - 1) * parameters;
+    place(plan.inactive_tier(unit.parameters)).parameters +=
+        (plan.experts - 1) * (plan.shared_base ? plan.inactive_bytes(layout) : parameters);
     place(plan.inactive_tier(unit.states)).states += (plan.experts - plan.teachers - 1) * moments;
   }
   curve.host.slots = std::max(host_arena, schedule.host_arena);

@@ -72,7 +72,7 @@ struct MemoryCurve {
 inline constexpr int64_t kSwapPiece = int64_t{16} << 20;
 /// Bytes of it that a rank has through the run; 0: experts keep their tiers. They are among the slots.
 inline int64_t swap_piece(const ModelSpec& model, const Plan& plan) {
-  return plan.experts > 1 && plan.idle != Tier::device ? model.swap_piece : 0;
+  return plan.experts > 1 && (plan.idle != Tier::device || plan.shared_base) ? model.swap_piece : 0;
 }
 
 /// `arena`, `host_arena`: bytes of slots. Pass the largest over all schedules of the run, because arenas are allocated

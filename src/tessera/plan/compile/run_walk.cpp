@@ -91,7 +91,7 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
   const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
-        if (run.judges && visit->step % 2 == 0) {  // the heads learn
+        if (run.heads_learn(visit->step)) {
           several(visit->step, before.second, schedules.base);
           several(visit->step, (run.misaligned ? 3 : 2) * before.second, schedules.features);
           emit(visit->step, schedules.exchange);

@@ -145,7 +145,7 @@ class Search {
     plan.prefetch = prefetch;
     plan.update = update_, plan.update_threads = input_.update_threads;
     static_cast<Formats&>(plan) = input_;
-    plan.experts = input_.experts, plan.teachers = input_.teachers;
+    plan.experts = input_.experts, plan.teachers = input_.teachers, plan.shared_base = input_.shared_base;
     plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_[pipeline_];
     // The first blocks recompute or offload, because their activations live longest; with recompute_every, blocks at
@@ -414,7 +414,7 @@ bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const
   plan.mesh = mesh, plan.local_world = input.local_world;
   plan.global_batch = input.global_batch, plan.micro_batch = input.micro_batch;
   static_cast<Formats&>(plan) = input;
-  plan.experts = input.experts;
+  plan.experts = input.experts, plan.shared_base = input.shared_base;
   const bool whole_is_asked_for = input.strategy == Strategy::no_shard;
   plan.units.resize(model.units.size(), {.strategy = whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard});
   const StatesOf states = states_of(plan.states);
@@ -422,7 +422,7 @@ bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
     bytes +=
-        input.experts * shard_bytes(layout, plan.states.masters) +
+        shard_bytes(layout, plan.states.masters) + (input.experts - 1) * plan.inactive_bytes(layout) +
         (input.experts - input.teachers) * state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes;
     if (!input.may_update_in_backward) bytes += plan.gradient_bytes(layout);
   }

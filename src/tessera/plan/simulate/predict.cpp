@@ -238,8 +238,7 @@ Arrivals arrivals(const ModelSpec& model, const Plan& plan, const Profile& profi
       if (!plan.owns(rank, static_cast<int>(u))) continue;
       const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
       const UnitPlan& unit = plan.units[u];
-      if (!states && unit.parameters == Tier::device)
-        when.parameters[u] = move(shard_bytes(layout, plan.states.masters));
+      if (!states && unit.parameters == Tier::device) when.parameters[u] = move(plan.inactive_bytes(layout));
       if (states && unit.states == Tier::device)
         when.states[u] = move(state_layout(model.units[u], layout, plan.held(layout, rank), kinds).bytes);
     }

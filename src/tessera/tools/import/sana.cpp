@@ -1,4 +1,4 @@
-// The YAML of NVlabs' Sana and SANA-Video, its keys as flags of train.py (--train.optimizer.lr 1e-4), and train.py's own.
+// The YAML of NVlabs' Sana, SANA-Sprint and SANA-Video, its keys as flags of train.py (--train.optimizer.lr 1e-4), and train.py's own.
 #include <algorithm>
 #include <filesystem>
 #include <regex>
@@ -11,10 +11,6 @@
 namespace tessera::tools {
 
 namespace {
-
-constexpr const char* kSprint =
-    "SANA-Sprint is distilled by consistency and by adversarial heads on its teacher: write a recipe of the former "
-    "or of both by hand (distill.method = \"scm_ladd\", docs/training.md): its configuration is not translated";
 
 /// As they are written in YAML, "[a, 'b']" of a flag included.
 std::vector<std::string> items_of(const std::string& value) {
@@ -38,12 +34,21 @@ std::string list_of(const std::vector<std::string>& items) {
 constexpr const char* kFetch = "it is fetched from a hub there: download it and give its path";
 bool on_a_hub(const std::string& path) { return path.starts_with("hf://") || path.starts_with("http"); }
 
+/// The student of SANA-Sprint, or a network that is distilled.
+bool is_sprint(const Translator& t) {
+  const std::string name = t.value("model.model");
+  return name.starts_with("SanaMSCM") || name.starts_with("SanaSprint") || name.starts_with("SanaSCM");
+}
+
 // ---- what is trained --------------------------------------------------------------------------------------------
 
 void load_from(Translator& t, const Given& g) {
   if (is_false(g.value)) return t.imply(g.name, "nothing is loaded");
-  if (on_a_hub(g.value)) return t.refuse(g.name, std::string(kFetch) + ": model.path");
+  const bool sprint = is_sprint(t);
+  if (on_a_hub(g.value))
+    return t.refuse(g.name, std::string(kFetch) + (sprint ? ": model.path and distill.teacher" : ": model.path"));
   t.set("model.path", g.value, {g.name});
+  if (sprint) t.set("distill.teacher", g.value, {g.name}, "the student begins as its teacher");
 }
 
 void resume_from(Translator& t, const Given& g) {
@@ -108,16 +113,44 @@ void image_model(Translator& t, const Size& size) {
   if (t.has("model.mlp_ratio")) t.set("model.config.mlp_ratio", t.value("model.mlp_ratio"), {"model.mlp_ratio"});
 }
 
+/// Blocks of a student of SANA-Sprint that is there, by its name; null: it is not.
+const Size* size_of_sprint(const std::string& name) {
+  static const std::regex form(R"(SanaMSCM_(\d+)M_P1_D(\d+))");
+  std::smatch parts;
+  if (!std::regex_match(name, parts, form)) return nullptr;
+  const auto* known = std::ranges::find_if(
+      kSizes, [&](const Size& size) { return parts[1] == size.millions && parts[2] == size.depth; });
+  return known < kSizes + 2 ? known : nullptr;
+}
+
+/// A student is named even where weights are loaded: they are of its teacher's form.
+void set_sprint_model(Translator& t) {
+  const std::string option = "model.model", name = t.value(option);
+  if (const Size* size = size_of_sprint(name)) {
+    t.set("model.preset", size->depth == std::string("28") ? "sana-sprint-0.6b" : "sana-sprint-1.6b", {option});
+    t.assume("model.config.linear_attention_eps", "1e-8", "this trainer's");
+    t.assume("model.config.cross_attention_norm_eps", "1e-6", "this trainer's");
+  } else {
+    t.refuse(option,
+             "students of SANA-Sprint are there in 600M and 1600M: SanaMSCM_600M_P1_D28, SanaMSCM_1600M_P1_D20");
+  }
+  for (const char* normed : {"model.qk_norm", "model.cross_norm"})
+    if (t.has(normed) && !t.flag(normed))
+      t.refuse(normed, "queries and keys of these models are normed: a derivative in time needs it");
+  if (t.flag("model.use_pe")) t.refuse("model.use_pe", "these models have no table of positions");
+  if (t.has("model.mlp_ratio") && t.number("model.mlp_ratio", 2.5) != 2.5)
+    t.set("model.config.mlp_ratio", t.value("model.mlp_ratio"), {"model.mlp_ratio"});
+  for (const char* left :
+       {"model.qk_norm", "model.cross_norm", "model.use_pe", "model.mlp_ratio", "model.pe_interpolation"})
+    if (t.has(left) && !t.is_answered(left)) t.imply(left, "the preset's");
+}
+
 /// The model that `model.model` names.
 void set_sana_model(Translator& t) {
   const std::string option = "model.model", name = t.value(option);
   static const std::regex form(R"(Sana(MS)?(Video)?_(\d+)M_P(\d+)_D(\d+))");
   std::smatch parts;
-  const bool sprint = name.starts_with("SanaMSCM") || name.starts_with("SanaSprint") || name.starts_with("SanaSCM");
-  if (sprint) {
-    t.refuse(option, kSprint);
-    return imply_all(t, "it belongs to model.model");
-  }
+  if (is_sprint(t)) return set_sprint_model(t);
   if (name.starts_with("SanaMSControlNet")) {
     t.refuse(option, "ControlNets are not trained");
     return imply_all(t, "it belongs to model.model");
@@ -254,7 +287,11 @@ void shapes(Translator& t) {
   const std::string table = "model.aspect_ratio_type", own = "data.aspect_ratio_type";
   const bool video = t.has("data.num_frames");
   const std::string frames = video ? t.value("data.num_frames") : "1";
-  const bool several = t.has("model.multi_scale") ? t.flag("model.multi_scale") : true;
+  const bool sprint = is_sprint(t);  // whose heads see pictures of one size
+  if (sprint && t.flag("model.multi_scale"))
+    t.refuse("model.multi_scale",
+             "heads normalise over pictures of one size: set it to false, and data.size is trained");
+  const bool several = !sprint && (t.has("model.multi_scale") ? t.flag("model.multi_scale") : true);
   std::vector<std::string> options;
   for (const std::string& option : {std::string("data.num_frames"), std::string("model.multi_scale"), own, table})
     if (t.has(option)) options.push_back(option);
@@ -282,7 +319,8 @@ void shapes(Translator& t) {
   }
   for (const std::string& option : {own, table})
     if (t.has(option)) t.imply(option, "model.multi_scale is off");
-  if (t.has("model.multi_scale")) t.imply("model.multi_scale", "data.size is the size of all");
+  if (t.has("model.multi_scale") && !t.is_answered("model.multi_scale"))
+    t.imply("model.multi_scale", "data.size is the size of all");
   if (!sizes.empty()) t.set("data.size", t.value(sizes.back()) + "," + t.value(sizes.back()), {sizes.back()});
   for (const std::string& option : sizes)
     if (option != sizes.back()) t.imply(option, sizes.back() + " is what is trained");
@@ -410,8 +448,15 @@ void amount(Translator& t) {
     if (t.has(option)) options.push_back(option);
   const int64_t batch = t.integer("train.train_batch_size", 32),
                 steps = t.integer("train.gradient_accumulation_steps", 1);
-  if (!options.empty()) t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
-  if (t.has("train.num_epochs") && image_interval(t) > 1) {
+  const int64_t times = is_sprint(t) ? 2 : 1;  // one place for each of the student's losses
+  if (!options.empty())
+    t.set_batch(
+        batch * steps * times, options,
+        std::to_string(batch) + " x " + std::to_string(steps) + (times > 1 ? " clips, each in two places" : ""));
+  if (times > 1) t.assume("train.lr_base_batch", "512", "this trainer's rate is for 256 clips");
+  if (t.has("train.num_epochs") && times > 1) {
+    t.refuse("train.num_epochs", "steps of the student and of the heads are counted together: set run.steps");
+  } else if (t.has("train.num_epochs") && image_interval(t) > 1) {
     t.refuse("train.num_epochs", "an epoch has there as many steps as there are batches of videos: set run.steps");
   } else if (t.has("train.num_epochs")) {
     // this reader of lists goes through the list 2000 times an epoch
@@ -453,7 +498,163 @@ void first_frame_noise(Translator& t, const Given& g) {
   t.set("diffusion.first_frame_noise", is_false(g.value) ? "0" : g.value, {g.name});
 }
 
-void sprint(Translator& t, const Given& g) { t.refuse(g.name, kSprint); }
+// ---- SANA-Sprint -----------------------------------------------------------------------------------------------------
+
+/// The value of a number, or a list, that a student's recipe has under another name; `otherwise` is the trainer's own, which
+/// the recipe's is not.
+void set_of_sprint(Translator& t, const std::string& option, const std::string& key, const std::string& otherwise) {
+  if (!t.has(option)) return t.assume(key, otherwise, "this trainer's");
+  const std::vector<std::string> items = items_of(t.value(option));
+  t.set(key, items.size() == 1 ? items[0] : list_of(items), {option});
+}
+
+void only_of_sprint(Translator& t, const std::string& option, const std::vector<std::string>& values,
+                    const std::string& why, const std::string& otherwise) {
+  if (!t.has(option)) return;
+  if (std::ranges::count(values, lower_case(t.value(option))) > 0)
+    t.imply(option, why);
+  else
+    t.refuse(option, otherwise);
+}
+
+/// Heads read the blocks that are named, as a set; by themselves, those of a list that the model has.
+void head_blocks(Translator& t) {
+  const std::string ids = "model.head_block_ids", several = "model.ladd_multi_scale";
+  const Size* size = size_of_sprint(t.value("model.model"));
+  const int64_t depth = size ? to_integer(size->depth) : 28;
+  const bool named = t.has(ids) && !is_false(t.value(ids)) && !items_of(t.value(ids)).empty();
+  if (named) t.set("distill.head_blocks", list_of(items_of(t.value(ids))), {ids});
+  if (t.has(ids) && !named) t.imply(ids, "this trainer's own blocks");
+  const bool last = !named && t.has(several) && !t.flag(several);
+  std::vector<std::string> own;
+  for (const int64_t block : {2, 8, 14, 20, 27})
+    if (block < depth) own.push_back(std::to_string(block));
+  if (last)
+    t.set("distill.head_blocks", std::to_string(depth - 1), {several}, "the last block");
+  else if (t.has(several))
+    t.imply(several, named ? "model.head_block_ids names the blocks" : "distill.head_blocks has them");
+  if (!named && !last) t.assume("distill.head_blocks", list_of(own), "this trainer's");
+}
+
+/// The heads' loss, and what they see of the student and the data.
+void heads(Translator& t) {
+  head_blocks(t);
+  set_of_sprint(t, "scheduler.logit_mean_discriminator", "distill.judged_mean", "0");
+  set_of_sprint(t, "scheduler.logit_std_discriminator", "distill.judged_std", "1");
+  set_of_sprint(t, "train.adv_lambda", "distill.adversarial_weight", "1");
+  set_of_sprint(t, "train.misaligned_pairs_D", "distill.misaligned", "false");
+  set_of_sprint(t, "train.diff_timesteps_D", "distill.own_angles", "true");
+  const std::string loss = "train.discriminator_loss", which = lower_case(t.value(loss, "cross entropy"));
+  if (which != "hinge" && which != "cross entropy")
+    t.refuse(loss, "hinge and cross entropy are there");
+  else if (t.has(loss))
+    t.set("distill.discriminator_loss", which == "hinge" ? "hinge" : "cross_entropy", {loss});
+  else
+    t.assume("distill.discriminator_loss", "cross_entropy", "this trainer's");
+  const std::string penalty = "train.r1_penalty", weight = penalty + "_weight";
+  if (t.flag(penalty))
+    t.set("distill.r1_weight", t.value(weight, "1e-5"),
+          t.has(weight) ? std::vector<std::string>{penalty, weight} : std::vector<std::string>{penalty});
+  for (const std::string& option : {penalty, weight})
+    if (t.has(option) && !t.is_answered(option)) t.imply(option, "it is off");
+  const std::string largest = "train.largest_timestep", share = largest + "_prob",
+                    on = "train.train_" + largest.substr(6);
+  if (t.flag(on)) {
+    t.imply(on, "distill.largest_share is above 0");
+    set_of_sprint(t, largest, "distill.largest_angle", "1.5708");
+    set_of_sprint(t, share, "distill.largest_share", "0.5");
+  } else {
+    t.assume("distill.largest_share", "0", "train.train_largest_timestep is off");
+    for (const std::string& option : {on, largest, share})
+      if (t.has(option)) t.imply(option, "it is off");
+  }
+  for (const Given& g : t.given())
+    if (g.name.starts_with("train.optimizer_D."))
+      t.imply(g.name, "the heads have train.optimizer at a constant rate, there too");
+}
+
+/// What that trainer reads of a run that distils.
+void sprint(Translator& t) {
+  t.assume("distill.method", "scm_ladd", "what train_scm_ladd.py does");
+  const std::string teacher = "model.teacher_model";
+  if (t.has(teacher) && t.value(teacher) == t.value("model.model"))
+    t.imply(teacher, "student and teacher are of one size");
+  else if (t.has(teacher))
+    t.refuse(teacher, "a teacher of another size than its student is not there");
+  only_of_sprint(t, "model.cfg_embed", {"true"}, "the student is told its guidance", "a student is told its guidance");
+  only_of_sprint(t, "model.cfg_embed_scale", {"0.1"}, "the model's", "the student is told its guidance times 0.1");
+  set_of_sprint(t, "model.logvar", "distill.logvar", "false");
+  for (const char* scheme : {"scheduler.weighting_scheme", "scheduler.weighting_scheme_discriminator"})
+    only_of_sprint(t, scheme, {"logit_normal_trigflow"}, "angles are drawn so",
+                   "angles are drawn as logit_normal_trigflow does");
+  set_of_sprint(t, "scheduler.logit_mean", "distill.logit_mean", "0");
+  set_of_sprint(t, "scheduler.logit_std", "distill.logit_std", "1");
+  set_of_sprint(t, "scheduler.sigma_data", "distill.sigma_data", "1");
+  only_of_sprint(t, "scheduler.timestep_norm_scale_factor", {"1000", "1000.0"}, "the network sees timesteps of 0 to 1",
+                 "a derivative in time needs a network of timesteps of 0 to 1: 1000");
+  if (t.has("scheduler.add_noise_timesteps"))
+    t.imply("scheduler.add_noise_timesteps", "logit_normal_trigflow does not read it");
+  set_of_sprint(t, "train.scm_cfg_scale", "distill.guidance", "1");
+  set_of_sprint(t, "train.tangent_warmup_steps", "distill.tangent_warmup", "10000");
+  set_of_sprint(t, "train.scm_lambda", "distill.consistency_weight", "1");
+  only_of_sprint(t, "train.scm_loss", {"true"}, "the student learns by consistency",
+                 "that trainer fails without it: set train.scm_lambda to 0");
+  heads(t);
+  t.assume("sample.sampler", "scm", "a student's");
+  t.assume("sample.steps", "2", "this trainer's");
+}
+
+/// Of a run that distils nothing.
+void flow(Translator& t) {
+  const std::string scheme = "scheduler.weighting_scheme", factor = "scheduler.timestep_norm_scale_factor";
+  if (t.value(scheme) == "logit_normal")
+    t.set("diffusion.timesteps", "sana", {scheme}, "of 1000, as this trainer draws them");
+  else if (t.has(scheme))
+    t.refuse(scheme, "timesteps are logit-normal: logit_normal");
+  for (const auto& [option, usual] : {std::pair("scheduler.logit_mean", 0.0), {"scheduler.logit_std", 1.0}}) {
+    if (!t.has(option)) continue;
+    if (t.number(option, usual) == usual)
+      t.imply(option, "the draws have it");
+    else
+      t.refuse(option, "the draws have mean 0 and deviation 1");
+  }
+  if (t.has(factor)) {
+    const double parts = t.number(factor, 1);
+    if (!(parts > 0))
+      t.refuse(factor, "expected a number above 0");
+    else if (parts == 1)
+      t.imply(factor, "timesteps are as they are");
+    else
+      t.set("model.config.timestep_scale", number_text(1 / parts), {factor}, "its inverse");
+  }
+  constexpr const char* kSprints[] = {"model.teacher_model",
+                                      "model.logvar",
+                                      "model.cfg_embed",
+                                      "model.cfg_embed_scale",
+                                      "model.ladd_multi_scale",
+                                      "model.head_block_ids",
+                                      "scheduler.weighting_scheme_discriminator",
+                                      "scheduler.logit_mean_discriminator",
+                                      "scheduler.logit_std_discriminator",
+                                      "scheduler.sigma_data",
+                                      "scheduler.add_noise_timesteps",
+                                      "train.tangent_warmup_steps",
+                                      "train.scm_cfg_scale",
+                                      "train.scm_loss",
+                                      "train.scm_lambda",
+                                      "train.adv_lambda",
+                                      "train.discriminator_loss",
+                                      "train.misaligned_pairs_D",
+                                      "train.diff_timesteps_D",
+                                      "train.r1_penalty",
+                                      "train.r1_penalty_weight",
+                                      "train.train_largest_timestep",
+                                      "train.largest_timestep",
+                                      "train.largest_timestep_prob"};
+  for (const Given& g : t.given())
+    if (std::ranges::count(kSprints, g.name) > 0 || g.name.starts_with("train.optimizer_D."))
+      t.refuse(g.name, "it belongs to SANA-Sprint's students: model.model = SanaMSCM_1600M_P1_D20");
+}
 
 void resample(Translator& t, const Given& g) {
   t.set("data.fps", is_false(g.value) ? "0" : t.value("data.target_fps", "16"), {g.name});
@@ -478,6 +679,7 @@ void sana_together(Translator& t) {
   optimiser(t);
   averages(t);
   amount(t);
+  is_sprint(t) ? sprint(t) : flow(t);
 }
 
 }  // namespace
@@ -494,7 +696,6 @@ const Dialect& sana_config() {
                                              {"prompts", plain(prompts)},
                                              {"resample", plain(resample)},
                                              {"resume_from", plain(resume_from)},
-                                             {"sprint", plain(sprint)},
                                              {"suffixes", suffixes},
                                              {"text_encoder", plain(text_encoder)},
                                              {"work_dir", plain(work_dir)}});
@@ -529,7 +730,10 @@ Translation translate_sana(const CommandLine& line, std::vector<Given> flags, co
     given.push_back(std::move(flag));
   }
   const std::string script = line.script.substr(line.script.rfind('/') + 1);
-  if (script.starts_with("train_scm_ladd")) result.refused.push_back({script, kSprint});
+  const bool student = std::ranges::any_of(
+      given, [](const Given& g) { return g.name == "model.model" && g.value.starts_with("SanaMSCM"); });
+  if (script.starts_with("train_scm_ladd") && !student)
+    result.refused.push_back({script, "it trains SANA-Sprint's students: model.model = SanaMSCM_1600M_P1_D20"});
   result.merge(translate(sana_config(), std::move(given), context));
   result.from = sana_command().from;
   return result;
