@@ -101,6 +101,8 @@ struct Plan : Formats {
   /// The last so many of them are never trained, and have no states: teachers of the others.
   int teachers = 0;
   Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
+  /// Experts whose passes may run side by side, 1 or 2: each of them has slots and reduced gradients of its own then.
+  int together = 1;
   std::vector<UnitPlan> units;
   /// Units of experts whose steps differ from the first expert's, by expert. All experts share the first one's buffers
   /// (check_experts), so only what happens within a step differs.
@@ -142,6 +144,9 @@ struct Plan : Formats {
 
   /// The placement, while an expert is inactive, of what is on `tier` while it is active.
   Tier inactive_tier(Tier tier) const { return tier == Tier::device ? idle : tier; }
+
+  /// Why passes of two experts cannot run side by side; empty: they can.
+  std::string keeps_apart() const;
 
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; 0 for a dummy batch.
   struct Slice {

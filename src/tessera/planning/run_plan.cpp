@@ -132,6 +132,7 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
   if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
   routing.by_use = part.recipe.experts.plans_by_use();
+  routing.together = part.recipe.experts.shares_passes();
   if (!run.expert_of) return routing;
   for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
   routing.shares.assign(job.experts.size(), 0);
@@ -199,6 +200,10 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
   unify_placement(plans, requests);
   for (size_t p = 0; p < plans.size(); ++p) plan_by_use(plans[p].planned, requests[p]);
+  for (size_t p = 0; p < plans.size(); ++p) {
+    requests[p].routing.together = requests[p].routing.together && plans.size() == 1;
+    plan_together(plans[p].planned, requests[p]);
+  }
   for (size_t p = 0; !prepared && p < plans.size(); ++p) hold_prepare(requests[p], plans[p].planned);
   return plans;
 }

@@ -31,12 +31,12 @@ void Events::fail(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-void Events::await(std::span<const int> wait) {
+void Events::await(std::span<const int> wait, int first) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
     if (error_) return true;
     for (int w : wait)
-      if (!done_[w]) return false;
+      if (!done_[static_cast<size_t>(first + w)]) return false;
     return true;
   });
   if (error_) std::rethrow_exception(error_);

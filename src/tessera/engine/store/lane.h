@@ -22,8 +22,8 @@ class Events {
   void reset(size_t count);
   void done(int instruction);
   void fail(std::exception_ptr error);
-  /// Blocks until all of `wait` are done; rethrows a lane's failure.
-  void await(std::span<const int> wait);
+  /// Blocks until all of `wait` are done, each counted from `first` on; rethrows a lane's failure.
+  void await(std::span<const int> wait, int first = 0);
   void await_all();
 
  private:

@@ -40,6 +40,12 @@ class Store {
         at::Device device, bool trainable = true, plan::DiskPlace nvme = {},
         std::unique_ptr<SharedWeights> shared = nullptr);
 
+  /// For a pass beside those of `lender`, whose plan offloads nothing: it has gradients and an arena of its own, and borrows the
+  /// parameters and states of an expert.
+  explicit Store(const Store& lender);
+  /// The inactive one of `lender`, until that activates it.
+  void borrow(const Store& lender, int expert);
+
   int units() const { return static_cast<int>(units_.size()); }
   const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
   /// Whether the unit belongs to a pipeline stage of this rank; other units have no buffers here.

@@ -25,6 +25,76 @@ std::vector<int> issue_order(const Schedule& schedule) {
 
 namespace {
 
+/// Where the last micro-batch begins; gathers for it may be before.
+int last_micro_begin(const Schedule& schedule) {
+  int begin = 0;
+  for (size_t i = 0; i < schedule.list.size(); ++i) {
+    const Instruction& in = schedule.list[i];
+    const bool ends = in.op == Op::backward || in.op == Op::idle || in.op == Op::release || in.op == Op::reduce;
+    if (ends && in.micro >= 0 && in.micro + 1 < schedule.micros) begin = static_cast<int>(i) + 1;
+  }
+  return begin;
+}
+
+/// Whether all ranks have the instruction, in the same order of such.
+bool joins_ranks(const Instruction& in) {
+  return in.op == Op::gather || in.op == Op::reduce || in.op == Op::reduce_outer;
+}
+
+}  // namespace
+
+std::vector<SideBySide> issued_side_by_side(const std::vector<const Schedule*>& lists) {
+  std::vector<SideBySide> order;
+  std::vector<int> at(lists.size(), 0), norms;
+  const auto go_to = [&](size_t l, int end) {
+    for (int& i = at[l]; i < end; ++i) order.push_back({l, i});
+  };
+  const auto compute = [&] {
+    for (size_t l = 0; l < lists.size(); ++l) {
+      int end = at[l];
+      while (end < norms[l] && !joins_ranks(lists[l]->list[static_cast<size_t>(end)])) ++end;
+      go_to(l, end);
+    }
+  };
+  for (const Schedule* schedule : lists) {
+    const auto norm = std::ranges::find_if(
+        schedule->list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
+    norms.push_back(static_cast<int>(norm - schedule->list.begin()));
+  }
+  for (size_t l = 0; l < lists.size(); ++l) go_to(l, last_micro_begin(*lists[l]));
+  compute();
+  while (at != norms) {
+    for (size_t l = 0; l < lists.size(); ++l)
+      if (at[l] < norms[l]) go_to(l, at[l] + 1);
+    compute();
+  }
+  for (size_t l = 0; l < lists.size(); ++l)
+    if (norms[l] < std::ssize(lists[l]->list)) go_to(l, norms[l] + 1);
+  for (size_t l = 0; l < lists.size(); ++l) go_to(l, static_cast<int>(lists[l]->list.size()));
+  return order;
+}
+
+Schedule joined_side_by_side(const std::vector<const Schedule*>& lists) {
+  Schedule joined = *lists.at(0);
+  joined.list.clear(), joined.arena = joined.host_arena = joined.disk_arena = 0;
+  std::vector<std::vector<int>> places;
+  for (const Schedule* schedule : lists) {
+    places.emplace_back(schedule->list.size(), -1);
+    joined.arena += schedule->arena, joined.micros = std::max(joined.micros, schedule->micros);
+  }
+  for (const auto& [l, i] : issued_side_by_side(lists)) {
+    Instruction in = lists[l]->list[static_cast<size_t>(i)];
+    Waits wait;
+    for (const int w : in.wait) wait.push_back(places[l][static_cast<size_t>(w)]);
+    in.wait = std::move(wait);
+    places[l][static_cast<size_t>(i)] = static_cast<int>(joined.list.size());
+    joined.list.push_back(std::move(in));
+  }
+  return joined;
+}
+
+namespace {
+
 /// The number of ranks that a group's name gives: "gather:dp_shard[0,1]".
 int members_of(const std::string& group) {
   constexpr size_t kMostRanks = 1 << 17;
