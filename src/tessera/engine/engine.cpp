@@ -7,6 +7,7 @@
 #include "tessera/engine/group_check.h"
 #include "tessera/engine/store/meter.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/unit_spec.h"
 
 namespace tessera::engine {
@@ -63,7 +64,7 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 
 void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
   if (graphs_) graphs_->clear();
-  const int64_t bytes = std::max(programs.arena, arena);
+  const int64_t bytes = plan::arena_of_all(programs.train->plan, std::max(programs.arena, arena));
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
   std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
@@ -84,8 +85,9 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   make_arena(bytes, schedules);
   store_.place_gradients(programs.train->plan);
   if (beside_) {
-    beside_->store.change_arena(bytes);
+    beside_->store.borrow_arena(store_, bytes / 2);
     beside_->interpreter.reserve_host(0, programs.train->schedule.micros * batch_bytes_);
+    beside_->interpreter.lend_kept();
   }
   interpreter_.lend_kept();
 }
@@ -103,6 +105,7 @@ void Engine::use(const plan::Program& program) {
 /// The old one is freed before ranks look for room, and its windows are closed before that.
 void Engine::make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used) {
   interpreter_.close_windows();
+  if (beside_) beside_->store.give_back_arena();
   store_.change_arena(0);
   {
     const SamePlace place(comm_, bytes);

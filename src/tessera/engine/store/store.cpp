@@ -104,6 +104,16 @@ Store::Store(const Store& lender)
   }
 }
 
+void Store::give_back_arena() {
+  for (Unit& unit : units_) unit.views.clear(), unit.grad_views.clear();
+  arena_ = Tensor();
+}
+
+void Store::borrow_arena(const Store& lender, int64_t begin) {
+  const int64_t elements = begin / static_cast<int64_t>(sizeof(float));
+  arena_ = lender.arena_.narrow(0, elements, lender.arena_.numel() - elements);
+}
+
 void Store::borrow(const Store& lender, int expert) {
   const size_t index = lender.inactive_index(expert);
   for (size_t u = 0; u < units_.size(); ++u) {
@@ -112,7 +122,6 @@ void Store::borrow(const Store& lender, int expert) {
     units_[u].states = lender.units_[u].states;
     units_[u].views.erase(-1);  // of the shard of another expert
   }
-  expert_ = expert;
 }
 
 void Store::place_gradients(const plan::Plan& plan) {

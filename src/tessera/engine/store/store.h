@@ -40,10 +40,12 @@ class Store {
         at::Device device, bool trainable = true, plan::DiskPlace nvme = {},
         std::unique_ptr<SharedWeights> shared = nullptr);
 
-  /// For a pass beside those of `lender`, whose plan offloads nothing: it has gradients and an arena of its own, and borrows the
-  /// parameters and states of an expert.
+  /// For a pass beside those of `lender`, whose plan offloads nothing: it has gradients of its own, and borrows the rest.
   explicit Store(const Store& lender);
-  /// The inactive one of `lender`, until that activates it.
+  /// The arena's bytes from `begin` on, until give_back_arena().
+  void borrow_arena(const Store& lender, int64_t begin);
+  void give_back_arena();
+  /// Parameters and states of an expert that is inactive there, until it is activated.
   void borrow(const Store& lender, int expert);
 
   int units() const { return static_cast<int>(units_.size()); }

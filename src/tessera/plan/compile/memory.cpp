@@ -137,7 +137,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.nvme.activations = schedule.disk_arena;
   curve.persistent = base.total();
-  base.slots = plan.together * std::max(arena, schedule.arena) + swap_piece(model, plan);
+  base.slots = arena_of_all(plan, std::max(arena, schedule.arena)) + swap_piece(model, plan);
   base.activations = model.resident;
   ActivationWalk walk(model, plan, rank, schedule.phase == "train" || schedule.phase == "judged");
   for (size_t i = 0; i < schedule.list.size(); ++i) {
