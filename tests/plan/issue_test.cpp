@@ -127,7 +127,8 @@ TEST(IssueOrder, RanksThatIssueInDifferentOrdersAreFound) {
 }
 
 /// Plans whose ranks have samples of two passes, of which the last micro-batch of each is for ranks of its own.
-void each_pair(const std::function<void(const Case&, const std::vector<Schedule>&, const std::vector<Schedule>&)>& act) {
+void each_pair(
+    const std::function<void(const Case&, const std::vector<Schedule>&, const std::vector<Schedule>&)>& act) {
   for (uint64_t seed = 0; seed < 600; seed += 2) {
     Case c(seed);
     Plan& plan = c.plan;
@@ -151,8 +152,7 @@ TEST(SideBySide, ListsComeToTheirEndWithOneOrderOfWhatRanksShare) {
   int cases = 0;
   each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
     std::vector<Schedule> joined;
-    for (size_t rank = 0; rank < one.size(); ++rank)
-      joined.push_back(joined_side_by_side({&one[rank], &other[rank]}));
+    for (size_t rank = 0; rank < one.size(); ++rank) joined.push_back(joined_side_by_side({&one[rank], &other[rank]}));
     const std::string stuck = issue_deadlock(issued(joined));
     ASSERT_TRUE(stuck.empty()) << c.plan.mesh.to_string() << "\n" << stuck;
     for (size_t a = 0; a < joined.size(); ++a)

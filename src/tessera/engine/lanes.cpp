@@ -93,10 +93,7 @@ std::string DeviceProgress::text() {
 }
 
 Lanes::Lanes(const Interpreter& interpreter, StepTimes& times, Store& store, bool by_device)
-    : times_(times),
-      store_(store),
-      far_(ops::on_device(store.device())),
-      by_device_(far_ && by_device) {
+    : times_(times), store_(store), far_(ops::on_device(store.device())), by_device_(far_ && by_device) {
   for (const plan::Lane lane :
        {plan::Lane::gather, plan::Lane::reduce, plan::Lane::disk, plan::Lane::h2d, plan::Lane::d2h})
     thread(lane);
@@ -260,7 +257,8 @@ void Lanes::join(const ScheduleRun& run, int begin, int end) {
   const auto& list = run.schedule().list;
   for (int i = begin; i < end; ++i) last[static_cast<size_t>(list[static_cast<size_t>(i)].lane)] = i;
   for (const int i : last)
-    if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute) marks_[static_cast<size_t>(run.first + i)].order();
+    if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute)
+      marks_[static_cast<size_t>(run.first + i)].order();
 }
 
 void Lanes::capture(const std::shared_ptr<ScheduleRun>& shared, int end) {

@@ -129,7 +129,7 @@ class Lanes {
   Events events_;
   // by instruction, those of runs side by side behind each other: what it did; its memory taken, its message made
   std::vector<device::Mark> marks_, prepared_;
-  device::Mark start_, end_;                    // of the schedule, on the compute lane
+  device::Mark start_, end_;  // of the schedule, on the compute lane
   std::shared_ptr<DeviceProgress> progress_;
   std::optional<device::UnderWay> under_way_, swap_under_way_;
   Whereabouts whereabouts_;

@@ -86,9 +86,9 @@ constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::local_world>("local_world", shares_host),
     count<Plan, 1, &Plan::experts>("experts"),
     count<Plan, 0, &Plan::teachers>("teachers"),
-    with_idle(count<Plan, 1, &Plan::together>("together"), [](const Plan& plan) -> std::string_view {
-      return several_experts(plan) ? "" : "the run has one denoiser";
-    }),
+    with_idle(
+        count<Plan, 1, &Plan::together>("together"),
+        [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
     with_idle(
         enum_row<Plan, &Plan::idle>("idle", several_experts),
         [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),

@@ -558,10 +558,11 @@ void plan_by_use(Planned& planned, const PlanRequest& request) {
 
 void plan_together(Planned& planned, const PlanRequest& request) {
   plan::Plan& plan = planned.choice.plan;
-  planned.apart = !planned.routing.deals            ? "samples are not dealt"
-                  : !planned.routing.together       ? "experts.share = off"
-                  : plan.mesh.dp_size() == 1        ? "one rank has all samples"
-                  : plan.together > 1 ? std::string() : plan.keeps_apart();
+  planned.apart = !planned.routing.deals      ? "samples are not dealt"
+                  : !planned.routing.together ? "experts.share = off"
+                  : plan.mesh.dp_size() == 1  ? "one rank has all samples"
+                  : plan.together > 1         ? std::string()
+                                              : plan.keeps_apart();
   if (!planned.apart.empty() || plan.together > 1 || !planned.choice.fits) return;
   if (request.by_hand) return void(planned.apart = "plan.file does not set together = 2");
   const auto mean = [&] {

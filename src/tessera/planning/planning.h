@@ -34,7 +34,7 @@ struct Routing {
   std::vector<double> frequencies = {};
   std::string frequencies_from = {};
   bool together = false;  ///< with a gate: passes of two experts may run side by side (Plan::together)
-  bool by_use = false;  ///< with a gate: an expert's passes run by a plan that suits how often it is chosen
+  bool by_use = false;    ///< with a gate: an expert's passes run by a plan that suits how often it is chosen
 };
 
 /// What planning is about to do, for those who say where the time goes.

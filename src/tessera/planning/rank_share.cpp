@@ -171,8 +171,9 @@ void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
                            format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
   rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
   rows.push_back({"side by side", planned.apart.empty() ? print("%.2g", mean.forecast.pairs) : "off",
-                  planned.apart.empty() ? "pairs of experts in a step, whose last micro-batches ranks compute at one time"
-                                        : planned.apart});
+                  planned.apart.empty()
+                      ? "pairs of experts in a step, whose last micro-batches ranks compute at one time"
+                      : planned.apart});
   for (size_t e = 0; e < uses.size(); ++e) {
     const plan::Plan& own = planned.by_use[uses[e].plan].plan;
     rows.push_back(

@@ -179,8 +179,9 @@ const Needs kOfFp16 = {[](const Facts& f) {
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
 const Needs kOfHard = {[](const Facts& f) { return !f.gated() || f.recipe.experts.hard; },
                        "with experts.hard = false every expert runs every sample, on the rank that has it"};
-const Needs kOfDeal = {[](const Facts& f) { return !f.gated() || f.recipe.experts.deal == "auto"; },
-                       "with experts.deal = off samples stay where they were drawn, and ranks have those of all experts"};
+const Needs kOfDeal = {
+    [](const Facts& f) { return !f.gated() || f.recipe.experts.deal == "auto"; },
+    "with experts.deal = off samples stay where they were drawn, and ranks have those of all experts"};
 const Needs kOfFreePlan = {[](const Facts& f) { return f.searches() && f.recipe.train.micro_batch == 0; },
                            "train.micro_batch and plan.file set what passes of all experts run by"};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); }, "it belongs to experts.router = \"turns\""};

@@ -111,10 +111,10 @@ class GateSchedule final : public ExpertSchedule {
 
   comm::Group* peers_ =
       nullptr;  // that have this rank's place on all axes but those of samples; null: nothing is dealt
-  diffusion::TrainingSamples dealt_;  // that this rank runs
-  std::vector<Own> own_;              // by place
-  std::vector<size_t> active_;  // in the order of their passes
-  plan::ExpertPairs pairs_;     // that are active, and adjacent there
+  diffusion::TrainingSamples dealt_;          // that this rank runs
+  std::vector<Own> own_;                      // by place
+  std::vector<size_t> active_;                // in the order of their passes
+  plan::ExpertPairs pairs_;                   // that are active, and adjacent there
   plan::ExpertShares shares_;                 // [expert][dp rank]
   std::vector<std::vector<int64_t>> places_;  // [expert]: of this rank's samples
   std::map<int64_t, at::Tensor> sums_;        // by place

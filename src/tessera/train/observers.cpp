@@ -122,12 +122,7 @@ double seconds_now() {
 
 StepMeter::StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine,
                      Loader& loader)
-    : ranks_(ranks),
-      parts_(parts),
-      experts_(experts),
-      engine_(engine),
-      loader_(loader),
-      span_began_(seconds_now()) {}
+    : ranks_(ranks), parts_(parts), experts_(experts), engine_(engine), loader_(loader), span_began_(seconds_now()) {}
 
 void StepMeter::before(const plan::Visit& visit) {
   began_ = seconds_now();

@@ -82,8 +82,7 @@ class SlowRanks {
 class StepMeter {
  public:
   /// All outlive it.
-  StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine,
-            Loader& loader);
+  StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine, Loader& loader);
 
   void before(const plan::Visit& visit);
   /// The samples that this rank was given for the step.

@@ -203,7 +203,8 @@ int train_steps(Run& run, const std::string& trace) {
     const auto began = std::chrono::steady_clock::now();
     for (const Observer& each : observers) each.before(*visit);
     const diffusion::TrainingSamples samples = take_samples(run, visit->step);  // made ahead, in host memory
-    std::vector<ExpertPass> passes = experts.passes(*visit, samples, engine);  // one; of a gate one for each chosen expert
+    std::vector<ExpertPass> passes =
+        experts.passes(*visit, samples, engine);  // one; of a gate one for each chosen expert
     for (size_t at = 0; at < passes.size();) {
       const size_t sides = passes[at].beside ? 2 : 1;
       std::vector<engine::Engine::Side> together;

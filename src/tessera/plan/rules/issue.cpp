@@ -57,8 +57,8 @@ std::vector<SideBySide> issued_side_by_side(const std::vector<const Schedule*>& 
     }
   };
   for (const Schedule* schedule : lists) {
-    const auto norm = std::ranges::find_if(
-        schedule->list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
+    const auto norm =
+        std::ranges::find_if(schedule->list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
     norms.push_back(static_cast<int>(norm - schedule->list.begin()));
   }
   for (size_t l = 0; l < lists.size(); ++l) go_to(l, last_micro_begin(*lists[l]));
