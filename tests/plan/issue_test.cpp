@@ -152,7 +152,7 @@ TEST(SideBySide, ListsComeToTheirEndWithOneOrderOfWhatRanksShare) {
   int cases = 0;
   each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
     std::vector<Schedule> joined;
-    for (size_t rank = 0; rank < one.size(); ++rank) joined.push_back(joined_side_by_side({&one[rank], &other[rank]}));
+    for (size_t rank = 0; rank < one.size(); ++rank) joined.push_back(joined_side_by_side({&one[rank], &other[rank]}, c.plan.prefetch));
     const std::string stuck = issue_deadlock(issued(joined));
     ASSERT_TRUE(stuck.empty()) << c.plan.mesh.to_string() << "\n" << stuck;
     for (size_t a = 0; a < joined.size(); ++a)
@@ -166,8 +166,8 @@ TEST(SideBySide, ListsComeToTheirEndWithOneOrderOfWhatRanksShare) {
 
 /// Each list is whole and in its own order, waits are for what is before, and on no rank are activations of both there.
 TEST(SideBySide, EachListIsInItsOrderAndTheOtherComputesBetween) {
-  int turns = 0;
-  each_pair([&](const Case&, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
+  int turns = 0, early = 0, late = 0;  // gathers, before and behind what the other computes of the same unit
+  each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
     for (size_t rank = 0; rank < one.size(); ++rank) {
       const std::vector<const Schedule*> lists = {&one[rank], &other[rank]};
       int next[2] = {0, 0}, open[2] = {0, 0};
@@ -176,23 +176,30 @@ TEST(SideBySide, EachListIsInItsOrderAndTheOtherComputesBetween) {
         for (const Instruction& in : lists[l]->list)
           if (in.op == Op::backward) returns[l].emplace(in.unit, in.micro);
       size_t before = 0;
-      for (const auto& [l, i] : issued_side_by_side(lists)) {
+      std::set<std::pair<size_t, int>> gathered, forwards;  // in the last micro-batch, by list and unit
+      for (const auto& [l, i] : issued_side_by_side(lists, c.plan.prefetch)) {
         ASSERT_EQ(i, next[l]++);
         const Instruction& in = lists[l]->list[static_cast<size_t>(i)];
         if (in.op == Op::forward && returns[l].contains({in.unit, in.micro})) ++open[l];
         if (in.op == Op::backward) --open[l];
         EXPECT_FALSE(open[0] > 0 && open[1] > 0) << "rank " << rank;
+        if (in.micro + 1 == lists[l]->micros && in.op == Op::forward) forwards.emplace(l, in.unit);
+        // Of several micro-batches the last may find its units gathered, until its backward.
+        if (lists[l]->micros == 1 && in.op == Op::gather && gathered.emplace(l, in.unit).second)
+          (forwards.contains({1 - l, in.unit}) ? late : early) += 1;
         turns += std::exchange(before, l) != l;
       }
       for (const size_t l : {0U, 1U}) ASSERT_EQ(next[l], std::ssize(lists[l]->list));
-      const Schedule joined = joined_side_by_side(lists);
+      const Schedule joined = joined_side_by_side(lists, c.plan.prefetch);
       for (size_t i = 0; i < joined.list.size(); ++i)
         for (const int w : joined.list[i].wait) ASSERT_LT(w, static_cast<int>(i));
-      const auto& order = issued_side_by_side({&one[rank]});
+      const auto& order = issued_side_by_side({&one[rank]}, c.plan.prefetch);
       for (size_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i].index, static_cast<int>(i)) << "of one list its own";
     }
   });
   EXPECT_GT(turns, 5000);
+  EXPECT_GT(early, 3000);
+  EXPECT_EQ(late, 0);
 }
 
 /// Two communicators over two ranks, as in NVIDIA/nccl#195.

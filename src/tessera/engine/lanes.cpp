@@ -131,7 +131,7 @@ namespace {
 std::vector<plan::SideBySide> order_of(const Lanes::Runs& runs) {
   std::vector<const plan::Schedule*> lists;
   for (const auto& run : runs) lists.push_back(&run->schedule());
-  return plan::issued_side_by_side(lists);
+  return plan::issued_side_by_side(lists, runs.front()->plan().prefetch);
 }
 
 }  // namespace

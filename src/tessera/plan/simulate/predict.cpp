@@ -492,7 +492,7 @@ double saved_side_by_side(const ModelSpec& model, const Plan& plan, const Machin
   Plan each = plan;  // instructions of ranks without a sample compute nothing
   each.shares.assign(static_cast<size_t>(ranks), 1);
   for (size_t g = 0; g < both[0].size(); ++g)
-    both[0][g].schedule = joined_side_by_side({&both[0][g].schedule, &both[1][g].schedule});
+    both[0][g].schedule = joined_side_by_side({&both[0][g].schedule, &both[1][g].schedule}, plan.prefetch);
   return std::max(0.0, apart - predict(model, each, machine, std::move(both[0])).step.total);
 }
 
