@@ -505,8 +505,9 @@ TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
 /// A pass with a sample on each rank takes as long as one sample does, however many a micro-batch may have.
 TEST(DealtSamples, ArePricedAsManyAsAPassHas) {
   const auto mean = [](const char* micro_batch) {
-    const auto said = planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size",
-                                                 "128,128", "--train.micro_batch", micro_batch});
+    const auto said =
+        planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size", "128,128",
+                                   "--experts.share", "off", "--train.micro_batch", micro_batch});
     return said["by_frequency"]["mean_step_seconds"].get<double>();
   };
   const double one = mean("1");
