@@ -653,6 +653,14 @@ TEST(SideBySide, IsOffAndSaysWhyWhereItCannotBe) {
   EXPECT_EQ(planned(frequent({0.6, 0.3, 0.1}) + two)["side_by_side"], "off: experts.share = off");
   EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.frequencies", "1,0"})["side_by_side"],
             "off: it would save less than a per cent");
+  const std::string file = gated().out("together.toml");
+  EXPECT_EQ(gated().tessera(Flags{"plan", gated().recipe(), "--write", file} + all + two).code, 0);
+  EXPECT_NE(text_of(file).find("together = 2"), std::string::npos) << text_of(file);
+  EXPECT_EQ(why(two + Flags{"--plan.file", file}), "on");
+  const Result refused =
+      gated().tessera(Flags{"plan", gated().recipe(), "--plan.file", file} + frequent({0.6, 0.3, 0.1}) + two);
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("experts.share = auto"), std::string::npos) << refused.output;
   for (const Flags& of : {gate_of(2) + Flags{"--experts.hard", "false"}, gate_of(2) + Flags{"--experts.deal", "off"},
                           Flags{"--experts.train", "both"}}) {
     const Result r = gated().tessera(Flags{"plan", gated().recipe(), "--experts.share", "off"} + of);

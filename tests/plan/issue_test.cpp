@@ -152,7 +152,8 @@ TEST(SideBySide, ListsComeToTheirEndWithOneOrderOfWhatRanksShare) {
   int cases = 0;
   each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
     std::vector<Schedule> joined;
-    for (size_t rank = 0; rank < one.size(); ++rank) joined.push_back(joined_side_by_side({&one[rank], &other[rank]}, c.plan.prefetch));
+    for (size_t rank = 0; rank < one.size(); ++rank)
+      joined.push_back(joined_side_by_side({&one[rank], &other[rank]}, c.plan.prefetch));
     const std::string stuck = issue_deadlock(issued(joined));
     ASSERT_TRUE(stuck.empty()) << c.plan.mesh.to_string() << "\n" << stuck;
     for (size_t a = 0; a < joined.size(); ++a)

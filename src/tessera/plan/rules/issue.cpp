@@ -48,12 +48,15 @@ std::vector<int> visits_of(const Schedule& schedule, int begin, int end, int uni
   enum { gathers, computes, reduces, kinds };
   const std::vector<Instruction>& list = schedule.list;
   const auto backward = [&](int unit) { return 2 * units - 1 - unit; };
-  const auto gathers_last = [&](const Instruction& in) { return in.op == Op::gather && in.micro + 1 == schedule.micros; };
+  const auto gathers_last = [&](const Instruction& in) {
+    return in.op == Op::gather && in.micro + 1 == schedule.micros;
+  };
   std::vector<int> places(static_cast<size_t>(end - begin), 0), next(places.size(), kinds * 2 * units);
   std::vector<int> left(static_cast<size_t>(units), 0);  // gathers of a unit: for its forward, its backward or both
   for (const Instruction& in : list)
     if (gathers_last(in)) ++left[static_cast<size_t>(in.unit)];
-  for (int u = 0; u < units; ++u)  // a unit with one has it for both where they are near, or has it from the micro-batch before
+  for (int u = 0; u < units;
+       ++u)  // a unit with one has it for both where they are near, or has it from the micro-batch before
     if (left[static_cast<size_t>(u)] == 1 && (schedule.micros == 1 || backward(u) - u <= prefetch + 1))
       left[static_cast<size_t>(u)] = 2;
   int before = 0;
@@ -95,7 +98,8 @@ std::vector<SideBySide> issued_side_by_side(const std::vector<const Schedule*>& 
     for (const Instruction& in : schedule->list) units = std::max(units, in.unit + 1);
   for (size_t l = 0; l < lists.size(); ++l) {
     const std::vector<Instruction>& list = lists[l]->list;
-    const auto norm = std::ranges::find_if(list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
+    const auto norm =
+        std::ranges::find_if(list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
     norms.push_back(static_cast<int>(norm - list.begin()));
     begins.push_back(last_micro_begin(*lists[l]));
     visits.push_back(visits_of(*lists[l], begins[l], norms[l], units, prefetch));
