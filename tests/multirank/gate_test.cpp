@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -295,11 +296,12 @@ std::string chosen_with(const std::vector<double>& frequencies) {
   return gated().out(name);
 }
 
-Flags frequent(const std::vector<double>& frequencies, const char* deal = "auto") {
+Flags frequent(const std::vector<double>& frequencies, const char* deal = "auto", const char* share = "off") {
   return gate_of(static_cast<int>(frequencies.size())) + Flags{"--model.path",         chosen_with(frequencies),
                                                                "--experts.balance",    "0",
                                                                "--train.global_batch", "8",
                                                                "--experts.deal",       deal,
+                                                               "--experts.share",      share,
                                                                "--train.micro_batch",  "1"};
 }
 
@@ -503,14 +505,167 @@ TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
 /// A pass with a sample on each rank takes as long as one sample does, however many a micro-batch may have.
 TEST(DealtSamples, ArePricedAsManyAsAPassHas) {
   const auto mean = [](const char* micro_batch) {
-    const auto said = planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size",
-                                                 "128,128", "--train.micro_batch", micro_batch});
+    const auto said =
+        planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size", "128,128",
+                                   "--experts.share", "off", "--train.micro_batch", micro_batch});
     return said["by_frequency"]["mean_step_seconds"].get<double>();
   };
   const double one = mean("1");
   for (const char* more : {"2", "4"}) {
     EXPECT_LT(mean(more), 1.01 * one) << more << ": no more gathers, and the same samples";
     EXPECT_GT(mean(more), 0.5 * one) << more;
+  }
+}
+
+/// Of the traced passes of ranks, by step, rank and expert: when the last gradient was there, and when the norm began.
+std::map<std::array<int64_t, 3>, std::array<double, 2>> ends_of(const std::string& file) {
+  std::map<std::array<int64_t, 3>, std::array<double, 2>> ends;
+  for (const std::string& line : lines_of(file)) {
+    const auto in = nlohmann::json::parse(line);
+    const std::string phase = in["phase"], op = in["op"];
+    if (!phase.starts_with("train expert_")) continue;
+    auto& [computed, norm] = ends[{in["step"], in["rank"], std::stoll(phase.substr(13))}];
+    if (op == "backward" || op == "idle") computed = std::max(computed, in["t1"].get<double>());
+    if (op == "norm") norm = std::max(norm, in["t0"].get<double>());
+  }
+  return ends;
+}
+
+/// The curve is that of one rank, and idle is what the counts say; what passes side by side leave open comes together.
+void expect_side_by_side(const Layout& layout, const std::vector<double>& frequencies, int64_t& pairs) {
+  std::string name = std::to_string(frequencies.size());
+  for (const double f : frequencies) name += "-" + std::to_string(static_cast<int>(1000 * f));
+  const std::string one = "dealt-alone-" + name, run = "beside-" + std::string(layout.name) + "-" + name,
+                    trace = gated().out(run + ".jsonl");
+  if (!fs::exists(gated().out(one))) train(1, one, frequent(frequencies));
+  const Flags flags = frequent(frequencies, "auto", "auto") + layout.flags;
+  ASSERT_EQ(planned(flags)["side_by_side"], "on") << run;
+  train(layout.ranks, run, flags + Flags{"--trace-schedule", trace});
+  const Result check = gated().tessera({"plan", "--check", trace});
+  EXPECT_EQ(check.code, 0) << run << "\n" << check.output;
+  Mesh mesh;
+  for (size_t f = 0; f + 1 < layout.flags.size(); f += 2)
+    for (const Axis axis : kAllAxes)
+      if (layout.flags[f] == "--mesh." + std::string(axis_name(axis))) mesh[axis] = std::stoi(layout.flags[f + 1]);
+  auto ran = traced(trace, mesh, frequencies.size());
+  const auto ends = ends_of(trace);
+  const auto steps = gated().metrics(run), expected = gated().metrics(one);
+  ASSERT_EQ(steps.size(), expected.size()) << run;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto number = static_cast<int64_t>(i + 1);
+    const std::string where = run + ", step " + std::to_string(number);
+    EXPECT_EQ(samples_of(steps[i]), samples_of(expected[i])) << where;
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double wanted = expected[i][key];
+      EXPECT_NEAR(steps[i][key].get<double>(), wanted, 2e-6 * std::abs(wanted)) << where << ", " << key;
+    }
+    const plan::ExpertShares& shares = ran[number].shares;
+    const plan::ExpertPairs found = plan::expert_pairs(shares, {1});
+    EXPECT_EQ(plan::deal(shares, found).shares, shares) << where;
+    EXPECT_DOUBLE_EQ(steps[i]["gate"]["idle_share"].get<double>(), plan::step_use(shares, {1}, found).idle()) << where;
+    pairs += std::ssize(found);
+    for (const auto& [first, second] : found)
+      for (int rank = 0; rank < layout.ranks; ++rank) {
+        const auto a = ends.at({number, rank, static_cast<int64_t>(first)}),
+                   b = ends.at({number, rank, static_cast<int64_t>(second)});
+        constexpr double kBegun = 1e-3;  // between the two, of whose begins the times are
+        EXPECT_LT(std::max(a[0], b[0]), std::min(a[1], b[1]) + kBegun)
+            << where << ", rank " << rank << ": both are computed before either exchanges its norm";
+      }
+  }
+  expect_planned_peaks(steps.back(), run);
+}
+
+TEST(SideBySide, TrainsTheCurveOfOneRankInLessTimeOfTheRanks) {
+  const std::vector<Layout> layouts = {{"shard-2", 2, {"--mesh.dp_shard", "2"}},
+                                       {"shard-3", 3, {"--mesh.dp_shard", "3"}},
+                                       {"shard-4", 4, {"--mesh.dp_shard", "4"}},
+                                       {"kept", 2, {"--mesh.dp_shard", "2", "--plan.strategy", "shard_states"}},
+                                       {"whole", 2, {"--mesh.dp_replicate", "2"}},
+                                       {"replicas", 4, {"--mesh.dp_replicate", "2", "--mesh.dp_shard", "2"}},
+                                       {"shard-tp", 4, {"--mesh.dp_shard", "2", "--mesh.tp", "2"}},
+                                       {"shard-sp", 4, {"--mesh.dp_shard", "2", "--mesh.sp", "2"}},
+                                       {"shard-cp", 4, {"--mesh.dp_shard", "2", "--mesh.cp", "2"}}};
+  const std::vector<std::vector<double>> frequencies = {{0.6, 0.3, 0.1}, {0.2, 0.2, 0.2, 0.2, 0.2}};
+  const auto count = static_cast<int>(frequencies.size());
+  MatrixPart part("experts side by side", count * static_cast<int>(layouts.size()));
+  int64_t pairs = 0;
+  for (const int i : part)
+    expect_side_by_side(layouts[static_cast<size_t>(i / count)], frequencies[static_cast<size_t>(i % count)], pairs);
+  EXPECT_GT(pairs, 0);
+}
+
+/// What the plan says of the idle share is what steps have; and it is less than one expert after the other.
+TEST(SideBySide, LeavesRanksIdleAsThePlanSays) {
+  const std::vector<double> frequencies = {0.6, 0.3, 0.1};
+  const Flags more = {"--mesh.dp_shard", "2", "--experts.frequencies", "0.6,0.3,0.1"};
+  const auto said = planned(frequent(frequencies, "auto", "auto") + more)["by_frequency"],
+             apart = planned(frequent(frequencies) + more)["by_frequency"];
+  EXPECT_LT(said["idle_share"], apart["idle_share"]);
+  EXPECT_LT(said["mean_step_seconds"].get<double>(), 0.99 * apart["mean_step_seconds"].get<double>());
+  EXPECT_EQ(apart["pairs"], 0);
+  constexpr int kSteps = 20;
+  train(2, "idle-beside", frequent(frequencies, "auto", "auto") + more, kSteps);
+  double idle = 0;
+  for (const auto& step : gated().metrics("idle-beside")) idle += step["gate"]["idle_share"].get<double>() / kSteps;
+  EXPECT_NEAR(idle, said["idle_share"].get<double>(), 0.06);
+}
+
+/// Two runs have the same bits, also one that was cut; others go on with it.
+TEST(SideBySide, GoesOnToTheBitAndOnOtherLayouts) {
+  const std::vector<double> frequencies = {0.2, 0.2, 0.2, 0.2, 0.2};
+  const Flags flags =
+                  frequent(frequencies, "auto", "auto") + Flags{"--checkpoint.every", "1", "--checkpoint.keep", "0"},
+              shards = {"--mesh.dp_shard", "2"};
+  train(2, "beside-first", flags + shards, 5);
+  train(2, "beside-again", flags + shards, 5);
+  EXPECT_EQ(curve("beside-first"), curve("beside-again"));
+  for (int e = 0; e < 5; ++e) EXPECT_EQ(weights("beside-first", e), weights("beside-again", e)) << e;
+  const std::vector<Layout> others = {{"same", 2, shards},
+                                      {"three", 3, {"--mesh.dp_shard", "3"}},
+                                      {"stages", 4, {"--mesh.dp_shard", "2", "--mesh.pp", "2"}}};
+  for (const Layout& other : others) {
+    const std::string name = std::string("beside-on-") + other.name, at = "/checkpoints/step-000002";
+    fs::create_directories(gated().out(name) + "/checkpoints");
+    fs::copy(gated().out("beside-first") + at, gated().out(name) + at, fs::copy_options::recursive);
+    fs::copy(gated().out("beside-first") + "/metrics.jsonl", gated().out(name) + "/metrics.jsonl");
+    train(other.ranks, name, flags + other.flags, 5);
+    const auto steps = gated().metrics(name), expected = gated().metrics("beside-first");
+    ASSERT_EQ(steps.size(), expected.size()) << name;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double wanted = expected[i]["loss"];
+      EXPECT_NEAR(steps[i]["loss"].get<double>(), wanted, 2e-6 * std::abs(wanted)) << name << ", step " << i + 1;
+    }
+    if (std::string(other.name) == "same") EXPECT_EQ(curve(name), curve("beside-first"));
+  }
+}
+
+TEST(SideBySide, IsOffAndSaysWhyWhereItCannotBe) {
+  const Flags all = frequent({0.6, 0.3, 0.1}, "auto", "auto"), two = {"--mesh.dp_shard", "2"};
+  const auto why = [&](const Flags& more) { return planned(all + more)["side_by_side"].get<std::string>(); };
+  EXPECT_EQ(why(two), "on");
+  EXPECT_EQ(why({}), "off: one rank has all samples");
+  EXPECT_EQ(why(two + Flags{"--mesh.pp", "2"}), "off: ranks of a pipeline have stages of one expert at a time");
+  EXPECT_EQ(why(two + Flags{"--plan.idle", "host"}), "off: an inactive expert is not on the device");
+  EXPECT_EQ(why(two + Flags{"--plan.states", "host"}), "off: the plan offloads");
+  EXPECT_EQ(why(two + Flags{"--plan.compute_dtype", "fp16"}),
+            "off: the loss scale of a pass depends on the one before it");
+  EXPECT_EQ(planned(frequent({0.6, 0.3, 0.1}) + two)["side_by_side"], "off: experts.share = off");
+  EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.frequencies", "1,0"})["side_by_side"],
+            "off: it would save less than a per cent");
+  const std::string file = gated().out("together.toml");
+  EXPECT_EQ(gated().tessera(Flags{"plan", gated().recipe(), "--write", file} + all + two).code, 0);
+  EXPECT_NE(text_of(file).find("together = 2"), std::string::npos) << text_of(file);
+  EXPECT_EQ(why(two + Flags{"--plan.file", file}), "on");
+  const Result refused =
+      gated().tessera(Flags{"plan", gated().recipe(), "--plan.file", file} + frequent({0.6, 0.3, 0.1}) + two);
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("experts.share = auto"), std::string::npos) << refused.output;
+  for (const Flags& of : {gate_of(2) + Flags{"--experts.hard", "false"}, gate_of(2) + Flags{"--experts.deal", "off"},
+                          Flags{"--experts.train", "both"}}) {
+    const Result r = gated().tessera(Flags{"plan", gated().recipe(), "--experts.share", "off"} + of);
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("experts.share = off has no effect"), std::string::npos) << r.output;
   }
 }
 

@@ -226,6 +226,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"run.sums", "of machines with a GPU: device/links_test"},
       {"run.deterministic", "of machines with a GPU"},
       {"experts.deal", "gate_test, DealtSamples"},
+      {"experts.share", "gate_test, SideBySide"},
       {"experts.by_use", "gate_test, ByUse"},
       {"experts.frequencies", "what plan says by it: gate_test, DealtSamples"},
       {"model.preset", "the tiny model is written out: models/registry_test"},

@@ -111,8 +111,59 @@ TEST(StepUse, CountsWhatRanksCouldHaveRunAndMicroBatchesWithoutASample) {
   EXPECT_EQ(step_use({{0, 0}}, {1}).dummy_share(), 0);
 }
 
+/// Ranks with a sample in the expert's last micro-batch, of so many samples each.
+std::vector<bool> in_last_micro(const std::vector<int64_t>& shares, int64_t micro_batch) {
+  const int64_t before = (div_up(std::ranges::max(shares), micro_batch) - 1) * micro_batch;
+  std::vector<bool> there;
+  for (const int64_t samples : shares) there.push_back(samples > before);
+  return there;
+}
+
+TEST(Pairs, AreOfExpertsWhoseLastMicroBatchesTakeRanksOfTheirOwn) {
+  EXPECT_EQ(expert_pairs({{1, 0}, {0, 1}}, {1}), (ExpertPairs{{0, 1}}));
+  EXPECT_EQ(expert_pairs({{2, 0}, {0, 1}}, {1}), ExpertPairs{}) << "the samples of the first divide";
+  EXPECT_EQ(expert_pairs({{2, 1, 0}, {0, 1, 1}, {0, 0, 1}, {0, 1, 0}}, {1}), (ExpertPairs{{1, 2}}))
+      << "the samples of the first divide, two and one are three, and one is left";
+  EXPECT_EQ(expert_pairs({{3, 0}, {0, 1}}, {1}), (ExpertPairs{{0, 1}})) << "behind a micro-batch that all have";
+  EXPECT_EQ(expert_pairs({{3, 0}, {0, 1}}, {2}), ExpertPairs{}) << "two and one: all ranks have the only micro-batch";
+  EXPECT_EQ(expert_pairs({{5, 0}, {0, 1}}, {2, 1}), (ExpertPairs{{0, 1}}));
+  int64_t pairs = 0;
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    const int ranks = 2 + static_cast<int>(seed % 6);
+    const int64_t micro_batch = 1 + static_cast<int64_t>(seed % 3);
+    const ExpertShares chosen = drawn(seed, ranks, static_cast<int64_t>(seed % 9), 1 + seed % 5);
+    const ExpertPairs found = expert_pairs(chosen, {micro_batch});
+    const Deal dealt = deal(chosen, found);
+    std::vector<int> times(chosen.size(), 0);
+    for (const auto& [first, second] : found) {
+      EXPECT_LT(first, second);
+      ++times[first], ++times[second], ++pairs;
+      const auto one = in_last_micro(dealt.shares[first], micro_batch),
+                 other = in_last_micro(dealt.shares[second], micro_batch);
+      for (size_t r = 0; r < one.size(); ++r) EXPECT_FALSE(one[r] && other[r]) << seed << ", rank " << r;
+    }
+    EXPECT_LE(std::ranges::max(times), 1) << seed;
+    ExpertShares moved = chosen;
+    for (const Deal::Move& move : dealt.moves) {
+      moved[move.expert][static_cast<size_t>(move.from)] -= move.samples;
+      moved[move.expert][static_cast<size_t>(move.to)] += move.samples;
+    }
+    EXPECT_EQ(moved, dealt.shares) << seed;
+    for (size_t e = 0; e < chosen.size(); ++e) {
+      EXPECT_LE(std::ranges::max(dealt.shares[e]) - std::ranges::min(dealt.shares[e]), 1) << seed;
+      EXPECT_EQ(sum(dealt.shares[e]), sum(chosen[e])) << seed;
+    }
+    const StepUse apart = step_use(dealt.shares, {micro_batch}), beside = step_use(dealt.shares, {micro_batch}, found);
+    EXPECT_EQ(beside.room, apart.room - ranks * std::ssize(found)) << "a sample's time of all ranks for each pair";
+    EXPECT_GE(beside.idle(), -1e-12);
+    EXPECT_EQ(beside.samples, apart.samples);
+  }
+  EXPECT_GT(pairs, 300);
+}
+
 /// The mean over all choices of so few samples that they can be listed.
-DealForecast listed(const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t micro_batch) {
+DealForecast listed(const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t micro_batch,
+                    bool together) {
   const double all = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
   int64_t samples = sum(own), cases = 1;
   for (int64_t s = 0; s < samples; ++s) cases *= static_cast<int64_t>(frequencies.size());
@@ -128,9 +179,11 @@ DealForecast listed(const std::vector<double>& frequencies, const std::vector<in
         probability *= frequencies[e] / all;
         ++chosen[e][r];
       }
-    const Deal dealt = deal(chosen);
+    const ExpertPairs pairs = together ? expert_pairs(chosen, {micro_batch}) : ExpertPairs{};
+    mean.pairs += probability * static_cast<double>(pairs.size());
+    const Deal dealt = deal(chosen, pairs);
     for (const auto& [way, shares] : {std::pair(&mean.dealt, &dealt.shares), {&mean.undealt, &chosen}}) {
-      const StepUse use = step_use(*shares, {micro_batch});
+      const StepUse use = step_use(*shares, {micro_batch}, way == &mean.dealt ? pairs : ExpertPairs{});
       way->idle += probability * use.idle(), way->dummies += probability * use.dummy_share();
       way->passes.resize(shares->size());
       for (size_t e = 0; e < shares->size(); ++e)
@@ -149,15 +202,16 @@ TEST(Forecast, IsTheMeanOverAllChoices) {
   for (const std::vector<double>& frequencies :
        {std::vector<double>{0.9, 0.1}, {60, 30, 10}, {1, 1, 1}, {1, 1}, {0, 1}, {0.5, 0.2, 0.1, 0.1, 0.1}})
     for (const std::vector<int64_t>& own : {std::vector<int64_t>{1, 1}, {3, 3}, {2, 2, 2}, {2, 1, 1}, {4}})
-      for (const int64_t micro : {1, 2}) {
+      for (const auto& [micro, together] : {std::pair<int64_t, bool>(1, false), {2, false}, {1, true}, {2, true}}) {
         if (frequencies.size() == 5 && sum(own) > 5) continue;
-        DealForecast found = deal_forecast(frequencies, own, {micro});
-        const DealForecast expected = listed(frequencies, own, micro);
+        DealForecast found = deal_forecast(frequencies, own, {micro}, together);
+        const DealForecast expected = listed(frequencies, own, micro, together);
         constexpr double kNear = 0.03;  // of means of 4000 numbers up to 1: five of their deviations
         EXPECT_NEAR(found.dealt.idle, expected.dealt.idle, kNear);
         EXPECT_NEAR(found.undealt.idle, expected.undealt.idle, kNear);
         EXPECT_NEAR(found.dealt.dummies, expected.dealt.dummies, kNear);
         EXPECT_NEAR(found.undealt.dummies, expected.undealt.dummies, kNear);
+        EXPECT_NEAR(found.pairs, expected.pairs, 2 * kNear);
         EXPECT_NEAR(found.moved, expected.moved, 3 * kNear);
         EXPECT_NEAR(found.busiest, expected.busiest, 3 * kNear);
         for (size_t e = 0; e < frequencies.size(); ++e)
@@ -210,53 +264,23 @@ TEST(Forecast, IsTheSameForTheSameFrequenciesInAnyUnit) {
   EXPECT_EQ(found({1, 0}).moved, 0);
 }
 
-// What passes that several experts share would save: the units of all of them are gathered, and each rank computes samples of
-// one. No plan has them (docs/experts.md).
-
-/// [Note: a bound on shared passes] Whatever is shared, a step computes as many rounds of a sample on each rank as its samples
-/// fill, updates each expert that was chosen, and gathers and reduces the units of each expert as often as now, since all ranks
-/// are members of these collectives. So it takes at least the longer of both. Any number of experts may share a round here, all
-/// that can overlap does, and memory is no matter: the share of the mean step that is saved is at most this.
-double most_saved(const toy::Network& network, const char* profile, const std::vector<int64_t>& own,
-                  const std::vector<double>& frequencies) {
+/// The share of the mean step that pairs of experts side by side save, of the plan that a search finds.
+double saved(const toy::Network& network, const char* profile, const std::vector<int64_t>& own,
+             const std::vector<double>& frequencies) {
   constexpr int64_t kGiB = int64_t{1} << 30;
-  const auto ranks = static_cast<int64_t>(own.size());
   Machine machine;
   machine.profile = find_profile(profile);
   machine.work = network.work, machine.dtype = "bf16";
   PlannerInput input;
   input.global_batch = sum(own), input.micro_batch = 1;
   input.budget = machine.profile.device.memory / 10 * 8, input.host_budget = 400 * kGiB;
-  Plan plan = choose(network.model, Mesh::parse("dp_shard=" + std::to_string(ranks)), input, machine).plan;
-  std::map<int64_t, Prediction> known;  // by samples of the fullest rank
-  const auto pass = [&](int64_t samples) -> const Prediction& {
-    plan.global_batch = ranks * samples;
-    if (!known.contains(samples)) known[samples] = predict(network.model, plan, machine);
-    return known[samples];
+  Plan plan = choose(network.model, Mesh::parse("dp_shard=" + std::to_string(own.size())), input, machine).plan;
+  const auto mean = [&](int together) {
+    plan.together = together;
+    return gate_mean(network.model, plan, machine, frequencies, own, 0).dealt;
   };
-  double now = 0, shared = 0;
-  const double all = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
-  for (uint64_t step = 0; step < 2000; ++step) {
-    const RandomKey key(0, Purpose::test, step);
-    uint64_t sample = 0;
-    ExpertShares chosen(frequencies.size(), std::vector<int64_t>(own.size(), 0));
-    for (size_t r = 0; r < own.size(); ++r)
-      for (int64_t s = 0; s < own[r]; ++s) {
-        double left = key.uniform(sample++) * all;
-        size_t e = 0;
-        while (e + 1 < frequencies.size() && (left -= frequencies[e]) >= 0) ++e;
-        ++chosen[e][r];
-      }
-    double apart = 0, links = 0, updates = 0;
-    for (const auto& of_expert : deal(chosen).shares)
-      if (const int64_t most = std::ranges::max(of_expert); most > 0) {
-        const Prediction& each = pass(most);
-        apart += each.step.total, links += each.groups[0].busy_link, updates += each.step.optimizer;
-      }
-    const double computed = pass(1).step.compute * static_cast<double>(div_up(sum(own), ranks));
-    now += apart, shared += std::min(apart, std::max(computed + updates, links));
-  }
-  return 1 - shared / now;
+  const double apart = mean(1);
+  return 1 - mean(2) / apart;
 }
 
 /// The rows of a table of docs/experts.md whose first cell fits, by their cells.
@@ -284,33 +308,35 @@ std::vector<int64_t> own_of(int ranks, int64_t batch) {
   return own;
 }
 
-TEST(Forecast, IsThatOfTheTableOfThePageWithItsBytesAndWhatSharedPassesWouldSave) {
+TEST(Forecast, IsThatOfTheTableOfThePageWithItsBytesAndWhatPairsSave) {
   // A clip of 81 x 480 x 832 of Wan: what is noisy and the target of 16 x 21 x 60 x 104 numbers, and 512 rows of text.
   constexpr double kBytes = 1024 + 2 * 4 * 16 * 21 * 60 * 104 + 4 * 512 * 4096 + 8;
   const toy::Network wan = toy::transformer({.dim = 1536, .ffn = 8960, .blocks = 30, .tokens = 32760});
   const auto rows = rows_of(R"( [234], (8|32) )");
   ASSERT_EQ(rows.size(), 15U);
   for (const auto& cells : rows) {
-    ASSERT_EQ(cells.size(), 8U) << cells[1];
+    ASSERT_EQ(cells.size(), 9U) << cells[1];
     int ranks = 0, batch = 0;
     ASSERT_EQ(std::sscanf(cells[1].c_str(), " %d, %d", &ranks, &batch), 2);
     const std::vector<double> frequencies = frequencies_of(cells[2]);
     const std::vector<int64_t> own = own_of(ranks, batch);
-    const DealForecast forecast = deal_forecast(frequencies, own, {1});
+    const DealForecast forecast = deal_forecast(frequencies, own, {1}),
+                       beside = deal_forecast(frequencies, own, {1}, /*together=*/true);
     EXPECT_NEAR(std::stod(cells[3]), 100 * forecast.undealt.idle, 0.0501) << cells[1] << cells[2];
     EXPECT_NEAR(std::stod(cells[4]), 100 * forecast.dealt.idle, 0.0501) << cells[1] << cells[2];
     EXPECT_NEAR(std::stod(cells[5]), forecast.moved, 0.0501) << cells[1] << cells[2];
     EXPECT_NEAR(std::stod(cells[6]), forecast.moved * kBytes / 1e6, 0.501) << cells[1] << cells[2];
-    EXPECT_NEAR(std::stod(cells[7]), 100 * most_saved(wan, "h200", own, frequencies), 0.501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[7]), 100 * beside.dealt.idle, 0.0501) << cells[1] << cells[2];
+    EXPECT_NEAR(std::stod(cells[8]), 100 * saved(wan, "h200", own, frequencies), 0.0501) << cells[1] << cells[2];
   }
 }
 
 /// Where a step gathers longer than it computes there is little to save.
-TEST(Forecast, OfSharedPassesIsLittleWhereStepsAreBoundByTheirLinks) {
+TEST(Forecast, OfPairsIsLittleWhereStepsAreBoundByTheirLinks) {
   const toy::Network picture = toy::transformer({.dim = 5120, .ffn = 13824, .blocks = 6, .tokens = 1560});
   for (const int ranks : {2, 4})
     for (const std::vector<double>& frequencies : {std::vector<double>{90, 10}, {60, 30, 10}, {1, 1, 1, 1, 1}})
-      EXPECT_LT(most_saved(picture, "8x4090", own_of(ranks, 8), frequencies), 0.1) << ranks;
+      EXPECT_LT(saved(picture, "8x4090", own_of(ranks, 8), frequencies), 0.1) << ranks;
 }
 
 }  // namespace

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <set>
+#include <utility>
+
 #include "plan/toy.h"
 
 namespace tessera::plan {
@@ -120,6 +124,83 @@ TEST(IssueOrder, RanksThatIssueInDifferentOrdersAreFound) {
   }
   EXPECT_GT(tried, 50);
   EXPECT_GT(found, tried / 2) << tried;
+}
+
+/// Plans whose ranks have samples of two passes, of which the last micro-batch of each is for ranks of its own.
+void each_pair(
+    const std::function<void(const Case&, const std::vector<Schedule>&, const std::vector<Schedule>&)>& act) {
+  for (uint64_t seed = 0; seed < 600; seed += 2) {
+    Case c(seed);
+    Plan& plan = c.plan;
+    const int ranks = plan.mesh.dp_size();
+    if (plan.mesh[Axis::pp] > 1 || ranks < 2) continue;
+    plan.update = Update::end;
+    std::vector<Schedule> lists[2];
+    for (const bool first : {true, false}) {
+      Plan pass = plan;
+      const auto even = static_cast<int64_t>(seed / 2 % 3) * plan.micro_batch * first;  // before the last micro-batch
+      pass.shares.assign(static_cast<size_t>(ranks), even);
+      for (int r = 0; r < ranks; ++r) pass.shares[static_cast<size_t>(r)] += (r < ranks / 2) == first;
+      for (int rank = 0; rank < plan.mesh.world(); ++rank)
+        lists[first ? 0 : 1].push_back(compile_train(c.spec, pass, rank, /*pending=*/false));
+    }
+    act(c, lists[0], lists[1]);
+  }
+}
+
+TEST(SideBySide, ListsComeToTheirEndWithOneOrderOfWhatRanksShare) {
+  int cases = 0;
+  each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
+    std::vector<Schedule> joined;
+    for (size_t rank = 0; rank < one.size(); ++rank)
+      joined.push_back(joined_side_by_side({&one[rank], &other[rank]}, c.plan.prefetch));
+    const std::string stuck = issue_deadlock(issued(joined));
+    ASSERT_TRUE(stuck.empty()) << c.plan.mesh.to_string() << "\n" << stuck;
+    for (size_t a = 0; a < joined.size(); ++a)
+      for (size_t b = 0; b < a; ++b)
+        ASSERT_EQ(shared_groups(joined[a], static_cast<int>(b)), shared_groups(joined[b], static_cast<int>(a)))
+            << c.plan.mesh.to_string() << ", ranks " << b << " and " << a;
+    ++cases;
+  });
+  EXPECT_GT(cases, 100);
+}
+
+/// Each list is whole and in its own order, waits are for what is before, and on no rank are activations of both there.
+TEST(SideBySide, EachListIsInItsOrderAndTheOtherComputesBetween) {
+  int turns = 0, early = 0, late = 0;  // gathers, before and behind what the other computes of the same unit
+  each_pair([&](const Case& c, const std::vector<Schedule>& one, const std::vector<Schedule>& other) {
+    for (size_t rank = 0; rank < one.size(); ++rank) {
+      const std::vector<const Schedule*> lists = {&one[rank], &other[rank]};
+      int next[2] = {0, 0}, open[2] = {0, 0};
+      std::set<std::pair<int, int>> returns[2];  // units that have a backward, and micro-batches
+      for (const size_t l : {0U, 1U})
+        for (const Instruction& in : lists[l]->list)
+          if (in.op == Op::backward) returns[l].emplace(in.unit, in.micro);
+      size_t before = 0;
+      std::set<std::pair<size_t, int>> gathered, forwards;  // in the last micro-batch, by list and unit
+      for (const auto& [l, i] : issued_side_by_side(lists, c.plan.prefetch)) {
+        ASSERT_EQ(i, next[l]++);
+        const Instruction& in = lists[l]->list[static_cast<size_t>(i)];
+        if (in.op == Op::forward && returns[l].contains({in.unit, in.micro})) ++open[l];
+        if (in.op == Op::backward) --open[l];
+        EXPECT_FALSE(open[0] > 0 && open[1] > 0) << "rank " << rank;
+        if (in.micro + 1 == lists[l]->micros && in.op == Op::forward) forwards.emplace(l, in.unit);
+        // Of several micro-batches the last may find its units gathered, until its backward.
+        if (lists[l]->micros == 1 && in.op == Op::gather && gathered.emplace(l, in.unit).second)
+          (forwards.contains({1 - l, in.unit}) ? late : early) += 1;
+        turns += std::exchange(before, l) != l;
+      }
+      for (const size_t l : {0U, 1U}) ASSERT_EQ(next[l], std::ssize(lists[l]->list));
+      const Schedule joined = joined_side_by_side(lists, c.plan.prefetch);
+      for (size_t i = 0; i < joined.list.size(); ++i)
+        for (const int w : joined.list[i].wait) ASSERT_LT(w, static_cast<int>(i));
+      const auto& order = issued_side_by_side({&one[rank]}, c.plan.prefetch);
+      for (size_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i].index, static_cast<int>(i)) << "of one list its own";
+    }
+  });
+  EXPECT_GT(turns, 5000);
+  EXPECT_GT(early, 3000);
+  EXPECT_EQ(late, 0);
 }
 
 /// Two communicators over two ranks, as in NVIDIA/nccl#195.

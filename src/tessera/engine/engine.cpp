@@ -7,6 +7,7 @@
 #include "tessera/engine/group_check.h"
 #include "tessera/engine/store/meter.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/unit_spec.h"
 
 namespace tessera::engine {
@@ -35,6 +36,7 @@ Engine::Engine(const Interpreter::Units& units, const plan::ModelSpec& spec, con
              std::make_unique<SharedWeights>(spec, plan, comm, rank)),
       times_(rank, ops::on_device(store_.device()), comm.by_device(), blocks_of(units), options.trace),
       interpreter_(units, spec, store_, comm, plan, rank, options),
+      beside_(plan.together > 1 ? std::make_unique<Beside>(units, spec, store_, comm, plan, rank, options) : nullptr),
       lanes_(interpreter_, times_, store_, comm.by_device()) {
   if (options.graphs && ops::on_device(store_.device())) graphs_.emplace(interpreter_, lanes_, comm_);
 }
@@ -62,6 +64,7 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 
 void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
   if (graphs_) graphs_->clear();
+  const int64_t bytes = plan::arena_of_all(programs.train->plan, std::max(programs.arena, arena));
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
   std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
@@ -79,8 +82,13 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   for (const auto& [expert, own] : programs.of_expert) all.insert(all.end(), {own.first, own.updates});
   for (const plan::ProgramPtr& program : all)
     if (program) schedules.push_back(&program->schedule);
-  make_arena(std::max(programs.arena, arena), schedules);
+  make_arena(bytes, schedules);
   store_.place_gradients(programs.train->plan);
+  if (beside_) {
+    beside_->store.borrow_arena(store_, bytes / 2);
+    beside_->interpreter.reserve_host(0, programs.train->schedule.micros * batch_bytes_);
+    beside_->interpreter.lend_kept();
+  }
   interpreter_.lend_kept();
 }
 
@@ -97,6 +105,7 @@ void Engine::use(const plan::Program& program) {
 /// The old one is freed before ranks look for room, and its windows are closed before that.
 void Engine::make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used) {
   interpreter_.close_windows();
+  if (beside_) beside_->store.give_back_arena();
   store_.change_arena(0);
   {
     const SamePlace place(comm_, bytes);
@@ -105,35 +114,55 @@ void Engine::make_arena(int64_t bytes, const std::vector<const plan::Schedule*>&
   interpreter_.open_windows(used);
 }
 
+std::shared_ptr<ScheduleRun> Engine::training(const Side& side, bool beside) {
+  const Pass& pass = side.pass;
+  check_internal(pass.program->norm >= 0, "engine.run", "the program has no norm: it is no training step");
+  auto run = std::make_shared<ScheduleRun>(
+      ScheduleRun{pass.program, pass.step, &side.objective, side.report, optimiser_.get()});
+  run->form = pass.form, run->by = beside ? &beside_->interpreter : &interpreter_;
+  if (pass.ahead) run->by->decide(pass.ahead);
+  return run;
+}
+
 StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& report) {
-  check_internal(pass.program->norm >= 0 && !in_step_, "engine.run",
-                 in_step_ ? "the step before is not finished" : "the program has no norm: it is no training step");
-  swap(pass.expert);
-  StepRun step;
-  step.rest_ =
-      std::make_shared<ScheduleRun>(ScheduleRun{pass.program, pass.step, &objective, report, optimiser_.get()});
-  step.rest_->form = pass.form;
+  return std::move(run({{pass, objective, report}}).front());
+}
+
+std::vector<StepRun> Engine::run(const std::vector<Side>& sides) {
+  check_internal(in_step_.empty(), "engine.run", "the step before is not finished");
+  check_internal(sides.size() == 1 || (sides.size() == 2 && beside_), "engine.run",
+                 std::to_string(sides.size()) + " passes side by side, the plan has room for fewer");
+  swap(sides[0].pass.expert);
+  if (sides.size() > 1) beside_->store.borrow(store_, static_cast<int>(sides[1].pass.expert));
+  for (const Side& side : sides) in_step_.push_back(training(side, !in_step_.empty()));
+  unfinished_ = in_step_.size();
+  const std::shared_ptr<ScheduleRun>& first = in_step_.front();
   std::optional<Store::FrozenScope> frozen;
-  if (step.rest_->frozen()) frozen.emplace(store_);
-  if (pass.ahead) interpreter_.decide(pass.ahead);
+  if (first->frozen()) frozen.emplace(store_);
   times_.forget_attention();
-  interpreter_.begin_step(*step.rest_);
-  in_step_ = true;
-  // The times of a graph's instructions are not known: who asks for them gets a step without one.
-  const bool may = graphs_ && graphs_->takes(pass.program->plan);
-  const bool graph = may && !times_.of_instructions() && graphs_->takes_here(*pass.program);
-  begin(*step.rest_, !graph);
-  const bool given = may && graphs_->run(step.rest_, graph);
-  lanes_.run(step.rest_, given ? pass.program->norm : 0, pass.program->norm + 1);
-  return step;
+  for (const auto& run : in_step_) run->by->begin_step(*run);
+  if (sides.size() > 1) {
+    begin(in_step_);
+    lanes_.run_to_norms(in_step_);
+  } else {
+    // The times of a graph's instructions are not known: who asks for them gets a step without one.
+    const plan::Program& program = *first->program;
+    const bool may = graphs_ && graphs_->takes(program.plan);
+    const bool graph = may && !times_.of_instructions() && graphs_->takes_here(program);
+    begin(in_step_, !graph);
+    const bool given = may && graphs_->run(first, graph);
+    lanes_.run(first, given ? program.norm : 0, program.norm + 1);
+  }
+  std::vector<StepRun> steps(in_step_.size());
+  for (size_t s = 0; s < steps.size(); ++s) steps[s].rest_ = in_step_[s];
+  return steps;
 }
 
 void Engine::finish(StepRun step, std::optional<net::StepControl> control) {
   const std::shared_ptr<ScheduleRun> run = std::move(step.rest_);
-  in_step_ = false;
-  if (run->plan().update != plan::Update::in_backward) interpreter_.decide(control);
+  if (run->plan().update != plan::Update::in_backward) run->by->decide(control);
   lanes_.run(run, run->program->norm + 1, static_cast<int>(run->schedule().list.size()));
-  end(*run);
+  if (--unfinished_ == 0) end(std::exchange(in_step_, {}));
 }
 
 void Engine::update(const plan::ProgramPtr& program, int64_t step) {
@@ -163,21 +192,22 @@ void Engine::checkpoint(const plan::ProgramPtr& program, int64_t step, const std
 }
 
 void Engine::run_whole(const std::shared_ptr<ScheduleRun>& run) {
-  begin(*run);
+  run->by = &interpreter_;
+  begin({run});
   lanes_.run(run, 0, static_cast<int>(run->schedule().list.size()));
-  end(*run);
+  end({run});
 }
 
-void Engine::begin(ScheduleRun& run, bool timed) {
+void Engine::begin(const Lanes::Runs& runs, bool timed) {
   store_.await_fill();
-  interpreter_.begin(run);
-  lanes_.begin(run);
-  run.times = times_.begin(run.program, run.step, timed);
+  for (const auto& run : runs) run->by->begin(*run);
+  lanes_.begin(runs);
+  for (const auto& run : runs) run->times = times_.begin(run->program, run->step, timed);
 }
 
-void Engine::end(ScheduleRun& run) {
-  lanes_.end(run);
-  times_.end(std::move(run.times));
+void Engine::end(const Lanes::Runs& runs) {
+  lanes_.end(runs);
+  for (const auto& run : runs) times_.end(std::move(run->times));
 }
 
 }  // namespace tessera::engine

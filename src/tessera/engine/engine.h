@@ -35,8 +35,15 @@ class Engine {
 
   /// A training step of `pass.expert` up to and including its `norm`. It runs the updates that the step before deferred.
   StepRun run(const Pass& pass, net::Objective& objective, const Report& report);
+  /// Passes of several experts side by side, at most Plan::together of them, up to and including their norms.
+  struct Side {
+    const Pass& pass;
+    net::Objective& objective;
+    Report report;
+  };
+  std::vector<StepRun> run(const std::vector<Side>& sides);
   /// The instructions after `norm`. Without `control` nothing is updated: the step is skipped, or was updated in its
-  /// backward.
+  /// backward. Of passes side by side each is finished, in their order.
   void finish(StepRun step, std::optional<net::StepControl> control);
   /// Runs the updates that the step before deferred (plan::compile_updates).
   void update(const plan::ProgramPtr& program, int64_t step);
@@ -54,6 +61,8 @@ class Engine {
 
   Store& store() { return store_; }
   Interpreter& interpreter() { return interpreter_; }
+  /// The numbers of a pass; `side`: of those side by side.
+  StepNumbers& numbers(size_t side = 0) { return side == 0 ? interpreter_.numbers() : beside_->interpreter.numbers(); }
   StepTimes& times() { return times_; }
   Lanes& lanes() { return lanes_; }
   /// Null without EngineOptions::graphs, and on a CPU.
@@ -63,19 +72,31 @@ class Engine {
  private:
   void make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used);
   void run_whole(const std::shared_ptr<ScheduleRun>& run);
-  void begin(ScheduleRun& run, bool timed = true);
-  void end(ScheduleRun& run);
+  std::shared_ptr<ScheduleRun> training(const Side& side, bool beside);
+  void begin(const Lanes::Runs& runs, bool timed = true);
+  void end(const Lanes::Runs& runs);
+
+  /// The shards and states of an inactive expert, with an arena and gradients of its own: for the pass beside the first.
+  struct Beside {
+    Store store;
+    Interpreter interpreter;
+    Beside(const Interpreter::Units& units, const plan::ModelSpec& spec, const Store& lender, comm::Comm& comm,
+           const plan::Plan& plan, int rank, const EngineOptions& options)
+        : store(lender), interpreter(units, spec, store, comm, plan, rank, options) {}
+  };
 
   comm::Comm& comm_;
   const int64_t batch_bytes_;  // of a micro-batch, with its targets
   Store store_;
   StepTimes times_;
   Interpreter interpreter_;
-  Lanes lanes_;  // its threads use all of the above
+  std::unique_ptr<Beside> beside_;  // null: all passes run one after the other
+  Lanes lanes_;                     // its threads use all of the above
   std::optional<StepGraphs> graphs_;
   std::unique_ptr<const net::UnitUpdate> optimiser_;
   bool has_states_ = false;
-  bool in_step_ = false;                // between run and finish
+  Lanes::Runs in_step_;                 // between run and finish: all of them, until the last one is finished
+  size_t unfinished_ = 0;               // of these
   std::vector<plan::ProgramPtr> used_;  // programs whose collectives all ranks have compared
 };
 

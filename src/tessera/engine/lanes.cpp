@@ -92,12 +92,8 @@ std::string DeviceProgress::text() {
   return words;
 }
 
-Lanes::Lanes(Interpreter& interpreter, StepTimes& times, Store& store, bool by_device)
-    : interpreter_(interpreter),
-      times_(times),
-      store_(store),
-      far_(ops::on_device(store.device())),
-      by_device_(far_ && by_device) {
+Lanes::Lanes(const Interpreter& interpreter, StepTimes& times, Store& store, bool by_device)
+    : times_(times), store_(store), far_(ops::on_device(store.device())), by_device_(far_ && by_device) {
   for (const plan::Lane lane :
        {plan::Lane::gather, plan::Lane::reduce, plan::Lane::disk, plan::Lane::h2d, plan::Lane::d2h})
     thread(lane);
@@ -130,14 +126,26 @@ void Lanes::drain() {
   idle.wait();
 }
 
-void Lanes::begin(ScheduleRun& run) {
-  const size_t count = run.schedule().list.size();
+namespace {
+
+std::vector<plan::SideBySide> order_of(const Lanes::Runs& runs) {
+  std::vector<const plan::Schedule*> lists;
+  for (const auto& run : runs) lists.push_back(&run->schedule());
+  return plan::issued_side_by_side(lists, runs.front()->plan().prefetch);
+}
+
+}  // namespace
+
+void Lanes::begin(const Runs& runs) {
+  size_t count = 0;
+  for (const auto& run : runs) run->first = static_cast<int>(count), count += run->schedule().list.size();
   events_.reset(count);
   if (by_device_) {
-    run.issued_before.assign(count, -1);
+    for (const auto& run : runs) run->issued_before.assign(run->schedule().list.size(), -1);
     int before = -1;
-    for (const int i : plan::issue_order(run.schedule()))
-      run.issued_before[static_cast<size_t>(i)] = std::exchange(before, i);
+    for (const auto& [r, i] : order_of(runs))
+      if (const auto at = static_cast<size_t>(i); plan::sends_on_device(runs[r]->schedule().list[at]))
+        runs[r]->issued_before[at] = std::exchange(before, runs[r]->first + i);
   }
   device::label("");
   store_.rest(nullptr);
@@ -146,8 +154,18 @@ void Lanes::begin(ScheduleRun& run) {
 }
 
 void Lanes::run(const std::shared_ptr<ScheduleRun>& shared, int begin, int end) {
-  const auto& list = shared->schedule().list;
   const ops::AttentionScope scope(shared->plan().attention, times_.attention());
+  for (int i = begin; i < end; ++i) advance(shared, i);
+}
+
+void Lanes::run_to_norms(const Runs& runs) {
+  const ops::AttentionScope scope(runs.front()->plan().attention, times_.attention());
+  for (const auto& [r, i] : order_of(runs))
+    if (i <= runs[r]->program->norm) advance(runs[r], i);
+}
+
+void Lanes::advance(const std::shared_ptr<ScheduleRun>& shared, int index) {
+  const plan::Instruction& in = shared->schedule().list[index];
   const auto here = [this](const auto& act) {  // on the compute thread
     try {
       act();
@@ -156,29 +174,25 @@ void Lanes::run(const std::shared_ptr<ScheduleRun>& shared, int begin, int end) 
       throw;
     }
   };
-  for (int i = begin; i < end; ++i) {
-    if (list[i].lane != plan::Lane::compute) {
-      here([&] { issue(shared, i); });
-      continue;
-    }
-    events_.await(list[i].wait);
-    await_turn(*shared, i);
-    here([&] { follow(*shared, list[i]), perform(*shared, i); });
-  }
+  if (in.lane != plan::Lane::compute) return here([&] { issue(shared, index); });
+  events_.await(in.wait, shared->first);
+  await_turn(*shared, index);
+  here([&] { follow(*shared, in), perform(*shared, index); });
 }
 
 void Lanes::issue(const std::shared_ptr<ScheduleRun>& shared, int index) {
-  const bool prepared = interpreter_.prepare(*shared, index);
+  const bool prepared = shared->by->prepare(*shared, index);
+  const auto at = static_cast<size_t>(shared->first + index);
   // What it gets may have been freed since the last instruction, by a thread that makes samples on this stream.
-  if (prepared) prepared_[index].record();
+  if (prepared) prepared_[at].record();
   // Each lane shares ownership of the run: after a failure it may outlive the call.
-  thread(shared->schedule().list[index].lane).push([this, shared, index, prepared] {
+  thread(shared->schedule().list[index].lane).push([this, shared, index, at, prepared] {
     try {
       const plan::Instruction& own = shared->schedule().list[index];
-      events_.await(own.wait);
+      events_.await(own.wait, shared->first);
       await_turn(*shared, index);
       follow(*shared, own);
-      if (prepared) prepared_[index].order();
+      if (prepared) prepared_[at].order();
       perform(*shared, index);
     } catch (...) {
       events_.fail(std::current_exception());
@@ -198,7 +212,7 @@ void Lanes::follow(ScheduleRun& run, const plan::Instruction& in) {
   if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
   for (const int earlier : in.wait)  // start_ is behind what a graph has done
     if (earlier >= (run.capturing ? 0 : run.captured) && run.schedule().list[earlier].lane != in.lane)
-      after(marks_[earlier]);
+      after(marks_[static_cast<size_t>(run.first + earlier)]);
 }
 
 /// An instruction that gives messages to streams does it after the one before it in the list has: [Note: one order of issue].
@@ -216,20 +230,21 @@ void Lanes::perform(ScheduleRun& run, int index) {
   if (enqueues && own) progress_->begins(in.lane, {run.program, run.step, index});
   if (own) run.times->began(index);
   if (whereabouts_) whereabouts_(run.step, index, in, false);
-  interpreter_.execute(run, index);
+  run.by->execute(run, index);
   if (own) run.times->ended(index, t0);
   if (enqueues && own) progress_->given(in.lane);
-  marks_[index].record();  // last: who waits for it waits for these too
-  if (!device::has_streams()) marks_[index].await();
+  const auto at = static_cast<size_t>(run.first + index);
+  marks_[at].record();  // last: who waits for it waits for these too
+  if (!device::has_streams()) marks_[at].await();
   if (whereabouts_) whereabouts_(run.step, index, in, true);
-  interpreter_.check(run, index);
-  events_.done(index);
+  run.by->check(run, index);
+  events_.done(run.first + index);
 }
 
-void Lanes::end(const ScheduleRun& run) {
+void Lanes::end(const Runs& runs) {
   events_.await_all();
   if (!far_) return;
-  join(run, run.captured, static_cast<int>(run.schedule().list.size()));
+  for (const auto& run : runs) join(*run, run->captured, static_cast<int>(run->schedule().list.size()));
   end_.record();
   store_.rest(&end_);
 }
@@ -242,7 +257,8 @@ void Lanes::join(const ScheduleRun& run, int begin, int end) {
   const auto& list = run.schedule().list;
   for (int i = begin; i < end; ++i) last[static_cast<size_t>(list[static_cast<size_t>(i)].lane)] = i;
   for (const int i : last)
-    if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute) marks_[static_cast<size_t>(i)].order();
+    if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute)
+      marks_[static_cast<size_t>(run.first + i)].order();
 }
 
 void Lanes::capture(const std::shared_ptr<ScheduleRun>& shared, int end) {
@@ -260,7 +276,7 @@ void Lanes::repeated(ScheduleRun& run, int end) {
   run.begun.fill(false);
   start_.record();
   if (std::exchange(run.capturing, false)) return;  // its lanes have told
-  for (int i = 0; i < end; ++i) events_.done(i);
+  for (int i = 0; i < end; ++i) events_.done(run.first + i);
 }
 
 }  // namespace tessera::engine

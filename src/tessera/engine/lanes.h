@@ -90,12 +90,17 @@ using Whereabouts = std::function<void(int64_t step, int index, const plan::Inst
 class Lanes {
  public:
   /// `by_device`: messages of tensors are enqueued on streams.
-  Lanes(Interpreter& interpreter, StepTimes& times, Store& store, bool by_device);
+  Lanes(const Interpreter& interpreter, StepTimes& times, Store& store, bool by_device);
 
-  void begin(ScheduleRun& run);
+  using Runs = std::vector<std::shared_ptr<ScheduleRun>>;
+
+  /// One schedule, or training passes side by side ([Note: side by side] of plan/rules/issue.h).
+  void begin(const Runs& runs);
   /// Instructions [begin, end) of the list; those of other lanes are handed to their threads. Rethrows a lane's failure.
   void run(const std::shared_ptr<ScheduleRun>& shared, int begin, int end);
-  void end(const ScheduleRun& run);
+  /// Those of passes side by side up to their norms.
+  void run_to_norms(const Runs& runs);
+  void end(const Runs& runs);
   /// Gives instructions [0, end) to a graph that the device has begun (device::Backend::begin_graph), and joins their lanes.
   void capture(const std::shared_ptr<ScheduleRun>& shared, int end);
   /// The device was given a graph that has done them: what comes next comes after it.
@@ -111,19 +116,20 @@ class Lanes {
 
  private:
   LaneThread& thread(plan::Lane lane);
+  void advance(const std::shared_ptr<ScheduleRun>& shared, int index);
   void issue(const std::shared_ptr<ScheduleRun>& shared, int index);
   void follow(ScheduleRun& run, const plan::Instruction& in);
   void await_turn(const ScheduleRun& run, int index);
   void perform(ScheduleRun& run, int index);
   void join(const ScheduleRun& run, int begin, int end);
 
-  Interpreter& interpreter_;
   StepTimes& times_;
   Store& store_;
   const bool far_, by_device_;  // far: computes on a device: `events_` say what was given to it, marks what is done
   Events events_;
-  std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did; its memory taken, its message made
-  device::Mark start_, end_;                    // of the schedule, on the compute lane
+  // by instruction, those of runs side by side behind each other: what it did; its memory taken, its message made
+  std::vector<device::Mark> marks_, prepared_;
+  device::Mark start_, end_;  // of the schedule, on the compute lane
   std::shared_ptr<DeviceProgress> progress_;
   std::optional<device::UnderWay> under_way_, swap_under_way_;
   Whereabouts whereabouts_;

@@ -116,6 +116,8 @@ struct OtherForm {
   bool frozen = false;  ///< nothing is trained: a backward gives the gradients of the inputs alone
 };
 
+class Interpreter;
+
 /// One program being interpreted.
 struct ScheduleRun {
   plan::ProgramPtr program;
@@ -143,6 +145,8 @@ struct ScheduleRun {
   bool capturing = false;                         // they are being given to it
   std::optional<StepNumbers::Given> given = {};   // by that graph
   std::vector<int> issued_before = {};            // by instruction: the one whose messages are issued first; -1: none
+  int first = 0;                                  // place of its first instruction among those of runs side by side
+  Interpreter* by = nullptr;                      // of runs side by side each has its own
   std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule
 
   const plan::Schedule& schedule() const { return program->schedule; }

@@ -8,6 +8,7 @@
 // Everything here is a function of the counts alone, which all ranks know: they come to the same deal without a word.
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tessera::plan {
@@ -28,9 +29,16 @@ struct Deal {
   int64_t received(int dp_rank) const;
 };
 
+/// Experts whose passes run side by side, the lesser first: [Note: side by side] of plan/rules/issue.h.
+using ExpertPairs = std::vector<std::pair<size_t, size_t>>;
+/// As many pairs as there can be of experts whose samples a deal leaves a last micro-batch that only some ranks have, one sample
+/// each, and together no more ranks than there are. `micro_batches`: of each expert; one number: of all.
+ExpertPairs expert_pairs(const ExpertShares& chosen, const std::vector<int64_t>& micro_batches);
+
 /// The samples of each expert spread over the ranks so that none has two more of it than another, by the fewest moves.
-/// What does not divide stays where samples are, and what must move goes to ranks with fewer samples so far.
-Deal deal(const ExpertShares& chosen);
+/// What does not divide stays where samples are, and what must move goes to ranks with fewer samples so far. What does not
+/// divide of a pair goes to different ranks.
+Deal deal(const ExpertShares& chosen, const ExpertPairs& pairs = {});
 
 /// The most samples that a rank with `own` of them sends in any deal among `ranks`.
 int64_t most_sent(int64_t own, int ranks);
@@ -43,7 +51,7 @@ struct StepUse {
   double idle() const { return room > 0 ? 1 - static_cast<double>(samples) / static_cast<double>(room) : 0; }
   double dummy_share() const { return micros > 0 ? static_cast<double>(dummies) / static_cast<double>(micros) : 0; }
 };
-/// `micro_batches`: of each expert; one number: of all.
-StepUse step_use(const ExpertShares& shares, const std::vector<int64_t>& micro_batches);
+/// `micro_batches`: of each expert; one number: of all. The last micro-batches of `pairs` take the time of the longer one.
+StepUse step_use(const ExpertShares& shares, const std::vector<int64_t>& micro_batches, const ExpertPairs& pairs = {});
 
 }  // namespace tessera::plan

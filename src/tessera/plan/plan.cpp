@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/mesh.h"
 #include "tessera/base/names.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::plan {
 
@@ -174,6 +175,20 @@ void Plan::check_updates(std::string_view where, const std::vector<std::string>&
             of + "an update on the host needs its buffers there, and " + part + " are on " + std::string(name(tier)),
             "put parameters, gradients and states on the host, or leave update_on at \"device\"");
   }
+}
+
+std::string Plan::keeps_apart() const {
+  const auto on_device = [](const UnitPlan& unit) {
+    return unit.parameters == Tier::device && unit.gradients == Tier::device && unit.states == Tier::device &&
+           !unit.offloads();
+  };
+  if (mesh[Axis::pp] > 1) return "ranks of a pipeline have stages of one expert at a time";
+  if (idle != Tier::device) return "an inactive expert is not on the device";
+  if (!std::ranges::all_of(units, on_device)) return "the plan offloads";
+  if (update != Update::end) return "updates are not at the end of a pass";
+  if (compute == DType::f16 || reduce == DType::f16) return "the loss scale of a pass depends on the one before it";
+  if (row(states.optimizer).distance) return "the optimizer finds a step size from pass to pass";
+  return "";
 }
 
 Plan::Slice Plan::slice(int dp_rank, int64_t micro) const {

@@ -104,6 +104,8 @@ struct Plan : Formats {
   /// adapters is what their base says.
   bool shared_base = false;
   Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
+  /// Experts whose passes may run side by side, 1 or 2: each of them has slots and reduced gradients of its own then.
+  int together = 1;
   std::vector<UnitPlan> units;
   /// Units of experts whose steps differ from the first expert's, by expert. All experts share the first one's buffers
   /// (check_experts), so only what happens within a step differs.
@@ -150,6 +152,8 @@ struct Plan : Formats {
   int64_t inactive_bytes(const UnitLayout& layout) const {
     return shared_base ? trained_shard_bytes(layout, states.masters) : shard_bytes(layout, states.masters);
   }
+  /// Why passes of two experts cannot run side by side; empty: they can.
+  std::string keeps_apart() const;
 
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; 0 for a dummy batch.
   struct Slice {

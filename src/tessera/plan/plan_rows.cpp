@@ -94,6 +94,9 @@ constexpr Row<Plan> kRows[] = {
     count<Plan, 0, &Plan::teachers>("teachers"),
     kSharedBase,
     with_idle(
+        count<Plan, 1, &Plan::together>("together"),
+        [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
+    with_idle(
         enum_row<Plan, &Plan::idle>("idle", several_experts),
         [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
 };

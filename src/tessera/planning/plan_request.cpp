@@ -282,6 +282,7 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
   if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
   routing.by_use = part.recipe.experts.plans_by_use();
+  routing.together = part.recipe.experts.shares_passes();
   if (!run.expert_of) return routing;
   for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
   routing.shares.assign(job.experts.size(), 0);
@@ -426,6 +427,16 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     check_base_passes(recipe, request.by_hand->update, recipe.plan.file + ": update");
     if (request.by_hand->update == plan::Update::in_backward)
       check_in_backward(recipe, request.by_hand->compute, request.by_hand->reduce, recipe.plan.file + ": update");
+    if (const std::string why = request.by_hand->together == 1  ? std::string()
+                                : request.by_hand->together > 2 ? "two of them run side by side at most"
+                                : !recipe.experts.shares_passes()
+                                    ? "that takes a hard gate, experts.deal = auto and experts.share = auto"
+                                    : request.by_hand->keeps_apart();
+        !why.empty())
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has together = " + std::to_string(request.by_hand->together) +
+                          ", but this run's experts run one after the other: " + why,
+                      "remove that line of the plan");
     if (request.by_hand->experts != request.planner.experts)
       throw UserError(Exit::usage, "plan.file",
                       recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +

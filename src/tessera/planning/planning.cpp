@@ -556,6 +556,40 @@ void plan_by_use(Planned& planned, const PlanRequest& request) {
   planned.choice.memory = planned.memory(planned.highest_rank());
 }
 
+void plan_together(Planned& planned, const PlanRequest& request) {
+  plan::Plan& plan = planned.choice.plan;
+  planned.apart = !planned.routing.deals      ? "samples are not dealt"
+                  : !planned.routing.together ? "experts.share = off"
+                  : plan.mesh.dp_size() == 1  ? "one rank has all samples"
+                  : plan.together > 1         ? std::string()
+                                              : plan.keeps_apart();
+  if (!planned.apart.empty() || plan.together > 1 || !planned.choice.fits) return;
+  if (request.by_hand) return void(planned.apart = "plan.file does not set together = 2");
+  const auto mean = [&] {
+    return plan::gate_mean(planned.spec, plan, planned.machine, planned.routing.frequencies, planned.own_samples(),
+                           planned.host_sample)
+        .dealt;
+  };
+  const auto set = [&](int together) {
+    plan.together = together;
+    for (plan::PassPlan& each : planned.by_use) each.plan.together = together;
+  };
+  constexpr double kWorthIt = 0.99;  // less is within what predictions of two plans are off by
+  const double alone = mean();
+  set(2);
+  const double saved = 1 - mean() / alone;
+  if (1 - saved >= kWorthIt) {
+    planned.apart = "it would save less than a per cent";
+  } else if (plan::MemoryCurve memory = planned.memory(planned.highest_rank()); beyond(request, memory)[0] > 0) {
+    planned.apart = "slots and gradients of two experts take " + format_bytes(memory.peak) + " of " +
+                    format_bytes(request.planner.budget);
+  } else {
+    planned.choice.memory = std::move(memory);
+    return;
+  }
+  set(1);
+}
+
 std::string by_use_text(const Planned& planned) {
   nlohmann::json all = nlohmann::json::array();
   for (const plan::PassPlan& each : planned.by_use)

@@ -33,7 +33,8 @@ struct Routing {
   /// With a gate: how often samples choose each expert, and where that is from.
   std::vector<double> frequencies = {};
   std::string frequencies_from = {};
-  bool by_use = false;  ///< with a gate: an expert's passes run by a plan that suits how often it is chosen
+  bool together = false;  ///< with a gate: passes of two experts may run side by side (Plan::together)
+  bool by_use = false;    ///< with a gate: an expert's passes run by a plan that suits how often it is chosen
 };
 
 /// What planning is about to do, for those who say where the time goes.
@@ -157,6 +158,7 @@ struct Planned {
   std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
   /// The plan, and others by which an expert's passes may run (plan_by_use); empty: all run by the plan.
   std::vector<plan::PassPlan> by_use = {};
+  std::string apart = {};  ///< why a gate's experts run one after the other; empty: two may run side by side
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;
@@ -209,6 +211,9 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known);
 /// Measures the model, chooses (or takes) the plan and simulates it.
 Planned make_plan_as_is(const PlanRequest& request);
 
+/// With experts.share: passes of two experts run side by side (Plan::together) if all can, the mean step is shorter by a per
+/// cent, and memory holds it. Else `planned.apart` says why not. Behind plan_by_use.
+void plan_together(Planned& planned, const PlanRequest& request);
 /// With experts.by_use: the plans beside the chosen one by which an expert's passes may run, into `planned.by_use`. Their
 /// micro-batches are smaller, so that one with fewer samples than these in a pass keeps more of its activations; all else is
 /// the chosen plan's, and each fits the budgets. None where the user has set the micro-batch or the plan. With any hard gate:

@@ -149,7 +149,8 @@ std::vector<ExpertUse> uses_of(const Planned& planned, plan::GateMean& mean) {
     micro_batches.push_back(planned.by_use[plan].plan.micro_batch);
     uses.push_back(use);
   }
-  mean.forecast = plan::deal_forecast(planned.routing.frequencies, planned.own_samples(), micro_batches);
+  mean.forecast = plan::deal_forecast(planned.routing.frequencies, planned.own_samples(), micro_batches,
+                                      planned.plan().together > 1);
   return uses;
 }
 /// Of a hard gate: the mean step, what of the ranks' time it leaves unused, and the deal.
@@ -169,6 +170,10 @@ void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
   const std::string sent = format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank, at most " +
                            format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
   rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
+  rows.push_back({"side by side", planned.apart.empty() ? print("%.2g", mean.forecast.pairs) : "off",
+                  planned.apart.empty()
+                      ? "pairs of experts in a step, whose last micro-batches ranks compute at one time"
+                      : planned.apart});
   for (size_t e = 0; e < uses.size(); ++e) {
     const plan::Plan& own = planned.by_use[uses[e].plan].plan;
     rows.push_back(
@@ -255,6 +260,7 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
                                 {"mean_seconds", use.seconds},
                                 {"alike_mean_seconds", use.alike}});
     }
+    json["side_by_side"] = planned.apart.empty() ? "on" : "off: " + planned.apart;
     json["by_frequency"] = {{"frequencies", planned.routing.frequencies},
                             {"frequencies_from", planned.routing.frequencies_from},
                             {"idle_share", mean.forecast.dealt.idle},
@@ -265,6 +271,7 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
                             {"undealt_mean_step_seconds", mean.undealt},
                             {"sample_bytes", mean.sample_bytes},
                             {"moved_samples", mean.forecast.moved},
+                            {"pairs", mean.forecast.pairs},
                             {"mean_bytes", mean.mean_bytes},
                             {"worst_bytes", mean.worst_bytes},
                             {"mean_seconds", mean.mean_seconds},

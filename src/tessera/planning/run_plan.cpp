@@ -139,6 +139,10 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
   unify_placement(plans, requests);
   for (size_t p = 0; p < plans.size(); ++p) plan_by_use(plans[p].planned, requests[p]);
+  for (size_t p = 0; p < plans.size(); ++p) {
+    requests[p].routing.together = requests[p].routing.together && plans.size() == 1;
+    plan_together(plans[p].planned, requests[p]);
+  }
   for (size_t p = 0; !prepared && p < plans.size(); ++p) hold_prepare(requests[p], plans[p].planned);
   return plans;
 }

@@ -244,6 +244,9 @@ struct Recipe {
     std::string frequencies_of;       ///< as in the run of this folder
     /// Whether samples go to the ranks by their experts.
     bool deals() const { return router == "gate" && hard && deal == "auto"; }
+    std::string share = "auto";  ///< or off
+    /// Whether passes of two experts may run side by side.
+    bool shares_passes() const { return deals() && share == "auto"; }
     std::string by_use = "off";  ///< or auto
     /// Whether an expert's passes run by a plan that suits how often it is chosen.
     bool plans_by_use() const { return router == "gate" && hard && by_use == "auto"; }

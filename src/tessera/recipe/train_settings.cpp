@@ -179,6 +179,9 @@ const Needs kOfFp16 = {[](const Facts& f) {
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
 const Needs kOfHard = {[](const Facts& f) { return !f.gated() || f.recipe.experts.hard; },
                        "with experts.hard = false every expert runs every sample, on the rank that has it"};
+const Needs kOfDeal = {
+    [](const Facts& f) { return !f.gated() || f.recipe.experts.deal == "auto"; },
+    "with experts.deal = off samples stay where they were drawn, and ranks have those of all experts"};
 const Needs kOfFreePlan = {[](const Facts& f) { return f.searches() && f.recipe.train.micro_batch == 0; },
                            "train.micro_batch and plan.file set what passes of all experts run by"};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); }, "it belongs to experts.router = \"turns\""};
@@ -715,6 +718,12 @@ std::vector<Setting> experts_settings() {
        "auto: behind a hard gate the samples of each expert are spread evenly over the data-parallel ranks; off: they stay where they were drawn",
        experts<&Recipe::ExpertKeys::deal>,
        {.choices = "auto|off", .needs = {kOfGate, kOfHard}}},
+      {"experts.share",
+       Kind::choice,
+       "auto",
+       "auto: behind a hard gate the last micro-batches of two experts, which only some ranks have samples of, are computed side by side, each on ranks of its own, where the plan finds that faster; off: one expert after the other",
+       experts<&Recipe::ExpertKeys::share>,
+       {.choices = "auto|off", .needs = {kOfGate, kOfHard, kOfDeal}}},
       {"experts.by_use",
        Kind::choice,
        "off",

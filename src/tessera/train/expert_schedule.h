@@ -24,8 +24,9 @@ namespace tessera::train {
 struct ExpertPass {
   engine::Pass pass;
   diffusion::PassData data;
-  bool last = true;    ///< no other pass of the step follows
-  bool trains = true;  ///< else ranks exchange their reports alone
+  bool last = true;     ///< no other pass of the step follows
+  bool trains = true;   ///< else ranks exchange their reports alone
+  bool beside = false;  ///< runs side by side with the next one of the step
 };
 
 class ExpertSchedule {

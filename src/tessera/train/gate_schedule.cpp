@@ -135,6 +135,7 @@ void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples
   for (const int64_t place : own_places()) own_.push_back(ask(step, place, *samples.at(place)));
   agree();
   gate_.undealt_idle = plan::step_use(shares_, {1}).idle();
+  pairs_ = peers_ && plan().together > 1 ? plan::expert_pairs(shares_, micro_batches()) : plan::ExpertPairs{};
   if (peers_) deal(step, samples, engine);
   assign();
   count_use();
@@ -185,7 +186,7 @@ void GateSchedule::deal(int64_t step, const diffusion::TrainingSamples& samples,
   // The device's plan does not know of it.
   const engine::Meter::Scope host(engine::Part::host);
   const double began = clock_seconds();
-  plan::Deal dealt = plan::deal(shares_);
+  plan::Deal dealt = plan::deal(shares_, pairs_);
   shares_ = std::move(dealt.shares);
   dealt_.clear();
   for (const Own& own : own_) dealt_[own.place] = samples.at(own.place);
@@ -251,7 +252,7 @@ void GateSchedule::deal(int64_t step, const diffusion::TrainingSamples& samples,
 }
 
 void GateSchedule::count_use() {
-  const plan::StepUse use = plan::step_use(shares_, micro_batches());
+  const plan::StepUse use = plan::step_use(shares_, micro_batches(), pairs_);
   gate_.idle = use.idle(), gate_.dummies = use.dummy_share();
 }
 
@@ -269,7 +270,10 @@ void GateSchedule::assign() {
         for (int64_t m = 0; m < plan().accumulation(); ++m)
           shares_[e][static_cast<size_t>(d)] += plan().slice(d, m).count;
       }
-    if (!router_.hard() || gate_.experts[e].samples > 0) active_.push_back(e);
+    const auto pair = std::ranges::find(pairs_, e, &std::pair<size_t, size_t>::first);
+    const bool behind = std::ranges::count(pairs_, e, &std::pair<size_t, size_t>::second) > 0;  // its partner has it
+    if ((!router_.hard() || gate_.experts[e].samples > 0) && !behind) active_.push_back(e);
+    if (pair != pairs_.end()) active_.push_back(pair->second);
   }
 }
 
@@ -310,6 +314,7 @@ std::vector<ExpertPass> GateSchedule::passes(const plan::Visit& visit, const dif
     ExpertPass pass;
     pass.pass = {.program = program(e), .step = visit.step, .expert = e};
     pass.last = e == active_.back();
+    pass.beside = std::ranges::count(pairs_, e, &std::pair<size_t, size_t>::first) > 0;
     pass.data = {.plan = &pass.pass.program->plan,
                  .samples = peers_ ? &dealt_ : &samples,
                  .places = places_[e],
@@ -330,10 +335,21 @@ void GateSchedule::book(const ExpertPass& pass, const Decision& decision, const 
   whole_ = whole_ && decision.skipped.empty();
   by_weight_[pass.pass.expert] = objective.by_weight();
   gate_.experts[pass.pass.expert].grad_norm = decision.norm;
-  const double now = clock_seconds();
-  gate_.experts[pass.pass.expert].seconds = now - std::exchange(pass_began_, now);
+  if (!pass.beside) book_seconds(pass.pass.expert);
   loss_ += decision.loss;
   squares_ += decision.norm * decision.norm;
+}
+
+/// Of a pair's time each has a share by its samples.
+void GateSchedule::book_seconds(size_t expert) {
+  const double now = clock_seconds(), seconds = now - std::exchange(pass_began_, now);
+  std::vector<size_t> ran = {expert};
+  if (const auto pair = std::ranges::find(pairs_, expert, &std::pair<size_t, size_t>::second); pair != pairs_.end())
+    ran.push_back(pair->first);
+  double samples = 0;
+  for (const size_t e : ran) samples += static_cast<double>(gate_.experts[e].samples);
+  for (const size_t e : ran)
+    gate_.experts[e].seconds = seconds * static_cast<double>(gate_.experts[e].samples) / samples;
 }
 
 report::StepMetrics GateSchedule::end(const plan::Visit&) {

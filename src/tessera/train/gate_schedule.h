@@ -12,6 +12,10 @@
 // mesh. Who receives a sample asks the gate about it again, which has the same answer there, and its share of the gate's
 // gradient is made where the expert ran it.
 //
+// [Note: pairs of experts] What does not divide among the ranks leaves a last micro-batch in which only some of them have a
+// sample. Where the plan has passes run side by side (Plan::together), such samples of two experts are dealt to different ranks,
+// which compute them at one time ([Note: side by side] of plan/rules/issue.h).
+//
 // [Note: plans by use] With experts.by_use an expert's passes run by the plan of Planned::by_use that suits how often samples
 // chose it up to the last checkpoint of checkpoint.every. Between them nothing changes, nor at a checkpoint that a signal or
 // the clock asked for: a run that is stopped and goes on runs what it would have run. The checkpoint has the frequencies, and
@@ -73,6 +77,7 @@ class GateSchedule final : public ExpertSchedule {
   void deal(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   void assign();
   void count_use();
+  void book_seconds(size_t expert);
   /// Soft: the predictions of all experts for this rank's samples, summed by their weights.
   void mix(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   /// Sums the gate's gradient over all ranks, in their order, and moves it.
@@ -106,9 +111,10 @@ class GateSchedule final : public ExpertSchedule {
 
   comm::Group* peers_ =
       nullptr;  // that have this rank's place on all axes but those of samples; null: nothing is dealt
-  diffusion::TrainingSamples dealt_;  // that this rank runs
-  std::vector<Own> own_;              // by place
-  std::vector<size_t> active_;
+  diffusion::TrainingSamples dealt_;          // that this rank runs
+  std::vector<Own> own_;                      // by place
+  std::vector<size_t> active_;                // in the order of their passes
+  plan::ExpertPairs pairs_;                   // that are active, and adjacent there
   plan::ExpertShares shares_;                 // [expert][dp rank]
   std::vector<std::vector<int64_t>> places_;  // [expert]: of this rank's samples
   std::map<int64_t, at::Tensor> sums_;        // by place

@@ -121,14 +121,8 @@ double seconds_now() {
 }  // namespace
 
 StepMeter::StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine,
-                     const diffusion::FlowMatching& objective, Loader& loader)
-    : ranks_(ranks),
-      parts_(parts),
-      experts_(experts),
-      engine_(engine),
-      objective_(objective),
-      loader_(loader),
-      span_began_(seconds_now()) {}
+                     Loader& loader)
+    : ranks_(ranks), parts_(parts), experts_(experts), engine_(engine), loader_(loader), span_began_(seconds_now()) {}
 
 void StepMeter::before(const plan::Visit& visit) {
   began_ = seconds_now();
@@ -143,32 +137,34 @@ void StepMeter::took(const diffusion::TrainingSamples& samples) {
   for (const auto& [place, sample] : samples) sample_bytes_ += diffusion::host_bytes(*sample);
 }
 
-engine::Report StepMeter::report(const ExpertPass& pass) {
+engine::Report StepMeter::report(const ExpertPass& pass, const diffusion::FlowMatching& objective, size_t side) {
   const auto bucket = static_cast<size_t>(experts_.data().bucket(experts_.own_step()));
   flops_ += static_cast<double>(pass.data.places.size()) * parts_.sample_flops(bucket);
-  return [this, last = pass.last] { return numbers(last).pack(); };
+  return [this, last = pass.last, &objective, &numbers = engine_.numbers(side)] {
+    return this->numbers(last, objective, numbers).pack();
+  };
 }
 
 /// `last`: this is the last pass of the step, and reports the bytes that the step sent.
-StepReport StepMeter::numbers(bool last) {
+StepReport StepMeter::numbers(bool last, const diffusion::FlowMatching& objective, engine::StepNumbers& numbers) {
   StepReport r;
-  r.loss = objective_.loss();
-  r.bad_sample = static_cast<double>(objective_.bad_sample() + 1);
+  r.loss = objective.loss();
+  r.bad_sample = static_cast<double>(objective.bad_sample() + 1);
   r.stop = asking_signal();
-  r.by_timestep = objective_.by_timestep();
-  for (size_t s = 0; s < objective_.by_set().sums.size(); ++s)
-    by_set_.add(s, objective_.by_set().sums[s], objective_.by_set().counts[s]);
-  by_set_.twins += objective_.by_set().twins, by_set_.twin_count += objective_.by_set().twin_count;
+  r.by_timestep = objective.by_timestep();
+  for (size_t s = 0; s < objective.by_set().sums.size(); ++s)
+    by_set_.add(s, objective.by_set().sums[s], objective.by_set().counts[s]);
+  by_set_.twins += objective.by_set().twins, by_set_.twin_count += objective.by_set().twin_count;
   r.due = last && due && due() ? 1 : 0;
   r.read_meter();
   r.predicted = static_cast<double>(parts_.predicted().peak);
   r.host = static_cast<double>(engine_.host_bytes() + experts_.data().samples->host_encoder_bytes());
   r.samples = static_cast<double>(sample_bytes_);
   r.work = work_;
-  const engine::CompressionError error = engine_.interpreter().numbers().take_compression_error();
+  const engine::CompressionError error = numbers.take_compression_error();
   if (error.count > 0) r.compression_error = error.sum / static_cast<double>(error.count);
   r.most_compression_error = error.most;
-  const std::vector<double> eight_bits = engine_.interpreter().numbers().take_fp8();
+  const std::vector<double> eight_bits = numbers.take_fp8();
   fp8_.resize(std::max(fp8_.size(), eight_bits.size()));
   for (size_t i = 0; i < eight_bits.size(); ++i) fp8_[i] += eight_bits[i];
   const engine::Exposed waited = engine_.times().take_exposed();

@@ -74,7 +74,7 @@ class SlowRanks {
 // What is measured, told and written around each step. The loop calls all of them in the order of its list
 // (trainer.cpp): before a step, and when every rank has finished it.
 //
-//   StepMeter meter(ranks, parts, experts, engine, objective, loader);
+//   StepMeter meter(ranks, parts, experts, engine, loader);
 //   engine.run(pass.pass, objective, meter.report(pass));
 //   for (const Observer& each : {memory_requests(parts, device::memory_requests), heartbeats(watch)}) each.after(end);
 
@@ -82,20 +82,19 @@ class SlowRanks {
 class StepMeter {
  public:
   /// All outlive it.
-  StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine,
-            const diffusion::FlowMatching& objective, Loader& loader);
+  StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine, Loader& loader);
 
   void before(const plan::Visit& visit);
   /// The samples that this rank was given for the step.
   void took(const diffusion::TrainingSamples& samples);
   /// Asked once a step whether a checkpoint is due; without it none is.
   std::function<bool()> due = {};
-  /// This rank's report for the exchange at `norm` of the pass, which is about to run.
-  engine::Report report(const ExpertPass& pass);
+  /// This rank's report for the exchange at `norm` of the pass, which is about to run; `side`: of those side by side.
+  engine::Report report(const ExpertPass& pass, const diffusion::FlowMatching& objective, size_t side = 0);
   void after(StepEnd& end);
 
  private:
-  StepReport numbers(bool last);
+  StepReport numbers(bool last, const diffusion::FlowMatching& objective, engine::StepNumbers& numbers);
   void add_by_set(report::StepMetrics& metrics);
   void add_fp8(report::StepMetrics& metrics);
 
@@ -103,7 +102,6 @@ class StepMeter {
   const Parts& parts_;
   const ExpertSchedule& experts_;
   engine::Engine& engine_;
-  const diffusion::FlowMatching& objective_;
   Loader& loader_;
   // of the step that runs
   double began_ = 0, flops_ = 0;  // flops: that the model takes of this rank

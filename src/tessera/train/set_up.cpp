@@ -286,7 +286,7 @@ void make_parts_of_steps(Run& run) {
   const plan::Plan& plan = run.parts->planned().plan();
   const job::Experts& experts = run.job.experts;
   engine::Store& store = run.engine->store();
-  run.objective.emplace(*run.job.model, run.ranks.rank());
+  for (int side = 0; side < plan.together; ++side) run.objectives.emplace_back(*run.job.model, run.ranks.rank());
   run.proofs.emplace(experts.size(), experts.gated, run.recipe.run.steps,
                      [&run](int64_t step) { return run.experts->expert_of(step); });
   run.updates.emplace(run.ranks, *run.experts, *run.health, *run.proofs, store, LossScale(plan, run.recipe.train),
@@ -498,7 +498,7 @@ std::unique_ptr<Run> set_up(recipe::Recipe recipe, const comm::Rendezvous& place
   load(*run);
   phase(*run, StartPhase::compile);
   if (run->recipe.plan.budget > 0) engine::Meter::set_budget(run->recipe.plan.budget);
-  run->meter.emplace(run->ranks, *run->parts, *run->experts, *run->engine, *run->objective, *run->loader);
+  run->meter.emplace(run->ranks, *run->parts, *run->experts, *run->engine, *run->loader);
   run->meter->due = [&checkpoints = *run->checkpoints] { return checkpoints.due(); };
   begin_part(*run, run->parts->index());
   if (owes_samples(*run->folder, run->parts->planned().run)) run->parts->walk().make_up_samples();

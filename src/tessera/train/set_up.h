@@ -77,7 +77,7 @@ struct Run {
   std::optional<Parts> parts = {};
   std::unique_ptr<engine::Engine> engine = nullptr;
   std::unique_ptr<ExpertSchedule> experts = nullptr;
-  std::optional<diffusion::FlowMatching> objective = {};
+  std::vector<diffusion::FlowMatching> objectives = {};  ///< of passes side by side
   std::optional<Proofs> proofs = {};
   std::optional<Updates> updates = {};
   std::unique_ptr<Exports> exports = nullptr;

@@ -171,7 +171,6 @@ int finish(Run& run, int64_t steps, const std::vector<std::string>& instructions
 int train_steps(Run& run, const std::string& trace) {
   engine::Engine& engine = *run.engine;
   ExpertSchedule& experts = *run.experts;
-  diffusion::FlowMatching& objective = *run.objective;
   StepMeter& meter = *run.meter;
   Updates& updates = *run.updates;
   report::Progress progress(run.ranks.first(), run.recipe.run.steps, run.parts->done());
@@ -204,12 +203,22 @@ int train_steps(Run& run, const std::string& trace) {
     const auto began = std::chrono::steady_clock::now();
     for (const Observer& each : observers) each.before(*visit);
     const diffusion::TrainingSamples samples = take_samples(run, visit->step);  // made ahead, in host memory
-    for (ExpertPass& pass : experts.passes(*visit, samples, engine)) {  // one; behind a gate one for each chosen expert
-      objective.begin(updates.armed(pass).data);
-      engine::StepRun step = engine.run(pass.pass, objective, meter.report(pass));  // to the exchange at `norm`
-      const Decision decision = updates.decide(pass, step);                         // the same on every rank
-      engine.finish(std::move(step), decision.control);                             // the updates
-      experts.book(pass, decision, objective);
+    std::vector<ExpertPass> passes =
+        experts.passes(*visit, samples, engine);  // one; of a gate one for each chosen expert
+    for (size_t at = 0; at < passes.size();) {
+      const size_t sides = passes[at].beside ? 2 : 1;
+      std::vector<engine::Engine::Side> together;
+      for (size_t s = 0; s < sides; ++s) {
+        diffusion::FlowMatching& objective = run.objectives[s];
+        objective.begin(updates.armed(passes[at + s]).data);
+        together.push_back({passes[at + s].pass, objective, meter.report(passes[at + s], objective, s)});
+      }
+      std::vector<engine::StepRun> steps = engine.run(together);  // to the exchange at `norm`
+      for (size_t s = 0; s < sides; ++s, ++at) {
+        const Decision decision = updates.decide(passes[at], steps[s]);  // the same on every rank
+        engine.finish(std::move(steps[s]), decision.control);            // the updates
+        experts.book(passes[at], decision, run.objectives[s]);
+      }
     }
     StepEnd end{*visit, experts.end(*visit), updates.reports(), health.skipped()};
     for (const Observer& each : observers) each.after(end);

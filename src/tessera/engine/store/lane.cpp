@@ -31,7 +31,7 @@ void Events::fail(std::exception_ptr error) {
 
 bool Events::is_over(const Waiter& waiter) const {
   if (error_) return true;
-  return waiter.all ? open_ == 0 : std::ranges::all_of(waiter.wait, [&](int w) { return done_[w] != 0; });
+  return waiter.all ? open_ == 0 : std::ranges::all_of(waiter.wait, [&](int w) { return done_[waiter.first + w] != 0; });
 }
 
 void Events::sleep(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
@@ -43,15 +43,15 @@ void Events::sleep(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
   if (error_) std::rethrow_exception(error_);
 }
 
-void Events::await(std::span<const int> wait) {
+void Events::await(std::span<const int> wait, int first) {
   std::unique_lock lock(mutex_);
-  Waiter waiter{wait};
+  Waiter waiter{.wait = wait, .first = first};
   sleep(lock, waiter);
 }
 
 void Events::await_all() {
   std::unique_lock lock(mutex_);
-  Waiter waiter{{}, /*all=*/true};
+  Waiter waiter{.all = true};
   sleep(lock, waiter);
 }
 

@@ -22,14 +22,15 @@ class Events {
   void reset(size_t count);
   void done(int instruction);
   void fail(std::exception_ptr error);
-  /// Blocks until all of `wait` are done; rethrows a lane's failure.
-  void await(std::span<const int> wait);
+  /// Blocks until all of `wait` are done, each counted from `first` on; rethrows a lane's failure.
+  void await(std::span<const int> wait, int first = 0);
   void await_all();
 
  private:
   /// A thread that sleeps. It is woken once, by the last instruction that it waits for.
   struct Waiter {
-    std::span<const int> wait;
+    std::span<const int> wait = {};
+    int first = 0;     // from which these are counted
     bool all = false;  // it waits for every instruction
     std::condition_variable woken = {};
   };

@@ -82,6 +82,50 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
   make_swap();
 }
 
+Store::Store(const Store& lender)
+    : units_(lender.units_),
+      mesh_(lender.mesh_),
+      rank_(lender.rank_),
+      tp_(lender.tp_),
+      tp_rank_(lender.tp_rank_),
+      masters_(lender.masters_),
+      matrices_(lender.matrices_),
+      gathered_(lender.gathered_),
+      slots_(lender.slots_),
+      fp8_(lender.fp8_),
+      grad_type_(lender.grad_type_),
+      device_(lender.device_) {
+  for (Unit& unit : units_) {
+    unit.inactive.clear(), unit.views.clear(), unit.grad_views.clear();
+    unit.param = unit.buffer = Tensor();
+    unit.anchor = at::zeros_like(unit.anchor).requires_grad_(unit.anchor.requires_grad());
+    if (unit.grad.defined())
+      unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, plan::Tier::device, engine::Part::gradients,
+                              unit.grad_extent);
+    for (ops::WeightSite& site : unit.sites) site.value = site.grad = Tensor();
+  }
+}
+
+void Store::give_back_arena() {
+  for (Unit& unit : units_) unit.views.clear(), unit.grad_views.clear();
+  arena_ = Tensor();
+}
+
+void Store::borrow_arena(const Store& lender, int64_t begin) {
+  const int64_t elements = begin / static_cast<int64_t>(sizeof(float));
+  arena_ = lender.arena_.narrow(0, elements, lender.arena_.numel() - elements);
+}
+
+void Store::borrow(const Store& lender, int expert) {
+  const size_t index = lender.inactive_index(expert);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const Unit::Inactive& from = lender.units_[u].inactive[index];
+    units_[u].param = from.param, units_[u].buffer = from.buffer;
+    units_[u].states = lender.units_[u].states;
+    units_[u].views.erase(-1);  // of the shard of another expert
+  }
+}
+
 void Store::place_gradients(const plan::Plan& plan) {
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];

@@ -40,6 +40,14 @@ class Store {
         at::Device device, bool trainable = true, plan::DiskPlace nvme = {},
         std::unique_ptr<SharedWeights> shared = nullptr);
 
+  /// For a pass beside those of `lender`, whose plan offloads nothing: it has gradients of its own, and borrows the rest.
+  explicit Store(const Store& lender);
+  /// The arena's bytes from `begin` on, until give_back_arena().
+  void borrow_arena(const Store& lender, int64_t begin);
+  void give_back_arena();
+  /// Parameters and states of an expert that is inactive there, until it is activated.
+  void borrow(const Store& lender, int expert);
+
   int units() const { return static_cast<int>(units_.size()); }
   const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
   /// Whether the unit belongs to a pipeline stage of this rank; other units have no buffers here.

@@ -128,8 +128,8 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const int64_t moments = sizes.state_bytes(static_cast<int>(u));
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
-      // shared by experts: no gradient outlives an expert's step
-      place(unit.gradients).gradients += plan.gradient_bytes(layout);
+      // shared by experts, but for those side by side: no gradient outlives an expert's step
+      place(unit.gradients).gradients += plan.together * plan.gradient_bytes(layout);
     place(unit.states).states += moments;
     place(plan.inactive_tier(unit.parameters)).parameters +=
         (plan.experts - 1) * (plan.shared_base ? plan.inactive_bytes(layout) : parameters);
@@ -138,7 +138,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.nvme.activations = schedule.disk_arena;
   curve.persistent = base.total();
-  base.slots = std::max(arena, schedule.arena) + swap_piece(model, plan);
+  base.slots = arena_of_all(plan, std::max(arena, schedule.arena)) + swap_piece(model, plan);
   base.activations = model.resident;
   ActivationWalk walk(model, plan, rank, schedule.phase == "train" || schedule.phase == "judged");
   for (size_t i = 0; i < schedule.list.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/check.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/schedule.h"
 
@@ -73,6 +74,12 @@ inline constexpr int64_t kSwapPiece = int64_t{16} << 20;
 /// Bytes of it that a rank has through the run; 0: experts keep their tiers. They are among the slots.
 inline int64_t swap_piece(const ModelSpec& model, const Plan& plan) {
   return plan.experts > 1 && (plan.idle != Tier::device || plan.shared_base) ? model.swap_piece : 0;
+}
+
+/// Bytes of an arena in which each of the experts side by side has `bytes` of slots, as far from each other as kernels like it.
+inline int64_t arena_of_all(const Plan& plan, int64_t bytes) {
+  constexpr int64_t kApart = 512;
+  return plan.together > 1 ? plan.together * round_up(bytes, kApart) : bytes;
 }
 
 /// `arena`, `host_arena`: bytes of slots. Pass the largest over all schedules of the run, because arenas are allocated

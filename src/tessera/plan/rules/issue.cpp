@@ -25,6 +25,120 @@ std::vector<int> issue_order(const Schedule& schedule) {
 
 namespace {
 
+/// Where the last micro-batch begins; gathers for it may be before.
+int last_micro_begin(const Schedule& schedule) {
+  int begin = 0;
+  for (size_t i = 0; i < schedule.list.size(); ++i) {
+    const Instruction& in = schedule.list[i];
+    const bool ends = in.op == Op::backward || in.op == Op::idle || in.op == Op::release || in.op == Op::reduce;
+    if (ends && in.micro >= 0 && in.micro + 1 < schedule.micros) begin = static_cast<int>(i) + 1;
+  }
+  return begin;
+}
+
+/// Whether all ranks have the instruction, in the same order of such.
+bool joins_ranks(const Instruction& in) {
+  return in.op == Op::gather || in.op == Op::reduce || in.op == Op::reduce_outer;
+}
+
+/// Where instructions [begin, end) belong in the forward and the backward of the last micro-batch over `units`, in the order of
+/// the list: a gather to the visit at which it is issued, and before what that computes; a reduction behind it. Those of gathers
+/// and reductions are the same on all ranks, whatever else their lists have.
+std::vector<int> visits_of(const Schedule& schedule, int begin, int end, int units, int prefetch) {
+  enum { gathers, computes, reduces, kinds };
+  const std::vector<Instruction>& list = schedule.list;
+  const auto backward = [&](int unit) { return 2 * units - 1 - unit; };
+  const auto gathers_last = [&](const Instruction& in) {
+    return in.op == Op::gather && in.micro + 1 == schedule.micros;
+  };
+  std::vector<int> places(static_cast<size_t>(end - begin), 0), next(places.size(), kinds * 2 * units);
+  std::vector<int> left(static_cast<size_t>(units), 0);  // gathers of a unit: for its forward, its backward or both
+  for (const Instruction& in : list)
+    if (gathers_last(in)) ++left[static_cast<size_t>(in.unit)];
+  for (int u = 0; u < units;
+       ++u)  // a unit with one has it for both where they are near, or has it from the micro-batch before
+    if (left[static_cast<size_t>(u)] == 1 && (schedule.micros == 1 || backward(u) - u <= prefetch + 1))
+      left[static_cast<size_t>(u)] = 2;
+  int before = 0;
+  for (int i = 0; i < end; ++i) {
+    const Instruction& in = list[static_cast<size_t>(i)];
+    const bool forward = gathers_last(in) && left[static_cast<size_t>(in.unit)]-- > 1;
+    if (i < begin || !joins_ranks(in)) continue;
+    int& place = places[static_cast<size_t>(i - begin)];
+    if (in.op == Op::gather)
+      place = kinds * std::max(0, (forward ? in.unit : backward(in.unit)) - prefetch) + gathers;
+    else
+      place = kinds * backward(in.unit) + reduces;
+    before = place = std::max(place, before);
+  }
+  for (size_t i = places.size(); i-- > 1;)
+    next[i - 1] = joins_ranks(list[static_cast<size_t>(begin) + i]) ? places[i] : next[i];
+  int visit = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Instruction& in = list[static_cast<size_t>(begin) + i];
+    if (in.op == Op::forward) visit = in.unit;
+    if (in.op == Op::recompute || in.op == Op::backward || in.op == Op::idle) visit = backward(in.unit);
+    if (joins_ranks(in)) continue;
+    places[i] = std::min(std::max(kinds * visit + computes, i > 0 ? places[i - 1] : 0), next[i]);
+  }
+  return places;
+}
+
+}  // namespace
+
+std::vector<SideBySide> issued_side_by_side(const std::vector<const Schedule*>& lists, int prefetch) {
+  std::vector<SideBySide> order;
+  std::vector<int> at(lists.size(), 0), begins, norms;
+  std::vector<std::vector<int>> visits;
+  const auto go_to = [&](size_t l, int end) {
+    for (int& i = at[l]; i < end; ++i) order.push_back({l, i});
+  };
+  int units = 1;
+  for (const Schedule* schedule : lists)
+    for (const Instruction& in : schedule->list) units = std::max(units, in.unit + 1);
+  for (size_t l = 0; l < lists.size(); ++l) {
+    const std::vector<Instruction>& list = lists[l]->list;
+    const auto norm =
+        std::ranges::find_if(list, [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; });
+    norms.push_back(static_cast<int>(norm - list.begin()));
+    begins.push_back(last_micro_begin(*lists[l]));
+    visits.push_back(visits_of(*lists[l], begins[l], norms[l], units, prefetch));
+    go_to(l, begins[l]);
+  }
+  while (at != norms) {
+    size_t first = lists.size();
+    const auto visit = [&](size_t l) { return visits[l][static_cast<size_t>(at[l] - begins[l])]; };
+    for (size_t l = 0; l < lists.size(); ++l)
+      if (at[l] < norms[l] && (first == lists.size() || visit(l) < visit(first))) first = l;
+    go_to(first, at[first] + 1);
+  }
+  for (size_t l = 0; l < lists.size(); ++l)
+    if (norms[l] < std::ssize(lists[l]->list)) go_to(l, norms[l] + 1);
+  for (size_t l = 0; l < lists.size(); ++l) go_to(l, static_cast<int>(lists[l]->list.size()));
+  return order;
+}
+
+Schedule joined_side_by_side(const std::vector<const Schedule*>& lists, int prefetch) {
+  Schedule joined = *lists.at(0);
+  joined.list.clear(), joined.arena = joined.host_arena = joined.disk_arena = 0;
+  std::vector<std::vector<int>> places;
+  for (const Schedule* schedule : lists) {
+    places.emplace_back(schedule->list.size(), -1);
+    joined.arena += schedule->arena, joined.micros = std::max(joined.micros, schedule->micros);
+  }
+  for (const auto& [l, i] : issued_side_by_side(lists, prefetch)) {
+    Instruction in = lists[l]->list[static_cast<size_t>(i)];
+    Waits wait;
+    for (const int w : in.wait) wait.push_back(places[l][static_cast<size_t>(w)]);
+    in.wait = std::move(wait);
+    places[l][static_cast<size_t>(i)] = static_cast<int>(joined.list.size());
+    joined.list.push_back(std::move(in));
+  }
+  return joined;
+}
+
+namespace {
+
 /// The number of ranks that a group's name gives: "gather:dp_shard[0,1]".
 int members_of(const std::string& group) {
   constexpr size_t kMostRanks = 1 << 17;

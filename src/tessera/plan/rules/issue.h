@@ -27,6 +27,23 @@ bool sends_on_device(const Instruction& in);
 /// Indices of these instructions, in the order of issue.
 std::vector<int> issue_order(const Schedule& schedule);
 
+/// [Note: side by side] A rank without a sample of an expert in a micro-batch computes nothing in it, but takes part in its
+/// gathers and reductions. So passes of two experts (train/gate_schedule.h) may share the time of their last micro-batches,
+/// where no rank has a sample in both: their lists are merged by the visits of units, gathers before what is computed and
+/// reductions behind it. Some ranks compute the one's units while others compute the other's. Gathers and reductions are
+/// the same in the lists of all ranks, and so is their place; all ranks come to one order of them; collectives inside units are of ranks that
+/// share samples, whose lists are alike. What is before the last micro-batch goes before, one list after the other; the two
+/// exchanges at `norm` and then the updates come behind.
+struct SideBySide {
+  size_t list = 0;
+  int index = 0;
+};
+/// The order in which a rank issues the lists of training passes, all of them. Of one it is that of the list. `prefetch`: of the
+/// plan.
+std::vector<SideBySide> issued_side_by_side(const std::vector<const Schedule*>& lists, int prefetch);
+/// The lists as one, in this order, as if each had an arena of its own.
+Schedule joined_side_by_side(const std::vector<const Schedule*>& lists, int prefetch);
+
 /// What a rank's host does: the order in which it issues, by default issue_order().
 struct IssuedList {
   const Schedule* schedule;

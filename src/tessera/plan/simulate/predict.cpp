@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/rules/issue.h"
 
 namespace tessera::plan {
 
@@ -300,8 +301,9 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
 namespace {
 
 /// Adds what one step of `shares` does to the sums of a way.
-void add(DealForecast::Way& way, const ExpertShares& shares, const std::vector<int64_t>& micro_batches) {
-  const StepUse use = step_use(shares, micro_batches);
+void add(DealForecast::Way& way, const ExpertShares& shares, const std::vector<int64_t>& micro_batches,
+         const ExpertPairs& pairs = {}) {
+  const StepUse use = step_use(shares, micro_batches, pairs);
   way.idle += use.idle(), way.dummies += use.dummy_share();
   way.passes.resize(shares.size());
   for (size_t e = 0; e < shares.size(); ++e)
@@ -317,7 +319,7 @@ void divide(DealForecast::Way& way, double steps) {
 }  // namespace
 
 DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
-                           const std::vector<int64_t>& micro_batches) {
+                           const std::vector<int64_t>& micro_batches, bool together) {
   const double sum = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
   check_internal(sum > 0 && !own.empty(), "plan.gate", "a forecast of no expert or no rank");
   // Enough that the mean is known to a hundredth of its spread, and few enough for the largest batches.
@@ -337,9 +339,11 @@ DealForecast deal_forecast(const std::vector<double>& frequencies, const std::ve
         while (e + 1 < frequencies.size() && (left -= frequencies[e]) >= 0) ++e;
         ++chosen[e][r];
       }
-    const Deal dealt = deal(chosen);
+    const ExpertPairs pairs = together ? expert_pairs(chosen, micro_batches) : ExpertPairs{};
+    const Deal dealt = deal(chosen, pairs);
     add(forecast.undealt, chosen, micro_batches);
-    add(forecast.dealt, dealt.shares, micro_batches);
+    add(forecast.dealt, dealt.shares, micro_batches, pairs);
+    forecast.pairs += static_cast<double>(pairs.size());
     std::vector<int64_t> sent(own.size(), 0), received(own.size(), 0);
     for (const Deal::Move& move : dealt.moves) {
       sent[static_cast<size_t>(move.from)] += move.samples, received[static_cast<size_t>(move.to)] += move.samples;
@@ -349,7 +353,7 @@ DealForecast deal_forecast(const std::vector<double>& frequencies, const std::ve
   }
   const auto count = static_cast<double>(steps);
   divide(forecast.dealt, count), divide(forecast.undealt, count);
-  forecast.moved /= count, forecast.busiest /= count;
+  forecast.moved /= count, forecast.busiest /= count, forecast.pairs /= count;
   forecast.worst_sent = most_sent(std::ranges::max(own), static_cast<int>(own.size()));
   return forecast;
 }
@@ -454,7 +458,7 @@ GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& mach
                    const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes) {
   GateMean mean;
   mean.sample_bytes = sample_bytes;
-  mean.forecast = deal_forecast(frequencies, own, {plan.micro_batch});
+  mean.forecast = deal_forecast(frequencies, own, {plan.micro_batch}, plan.together > 1);
   PassSeconds seconds(model, plan, machine, std::max<int64_t>(1, std::ranges::max(own)));
   const MessageSeconds taken(machine.profile, plan.mesh);
   mean.mean_bytes = mean.forecast.busiest * static_cast<double>(sample_bytes);
@@ -463,7 +467,32 @@ GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& mach
   mean.worst_seconds = taken.worst(static_cast<double>(mean.worst_bytes));
   mean.undealt = seconds.of(mean.forecast.undealt);
   mean.dealt = seconds.of(mean.forecast.dealt) + mean.mean_seconds;
+  if (mean.forecast.pairs > 0) mean.dealt -= mean.forecast.pairs * saved_side_by_side(model, plan, machine);
   return mean;
+}
+
+double saved_side_by_side(const ModelSpec& model, const Plan& plan, const Machine& machine) {
+  const int ranks = plan.mesh.dp_size(), half = ranks / 2, inner = plan.mesh.world() / ranks;
+  if (half == 0) return 0;
+  double apart = 0;
+  std::vector<RankGroup> both[2];  // of each pass: the ranks with a sample of the first, and the others
+  for (const bool first : {true, false}) {
+    Plan pass = plan;
+    pass.shares.assign(static_cast<size_t>(ranks), 0);
+    for (int r = 0; r < ranks; ++r) pass.shares[static_cast<size_t>(r)] = (r < half) == first;
+    std::vector<RankGroup>& groups = both[first ? 0 : 1];
+    for (const auto& [rank, count] : {std::pair(0, half), {half, ranks - half}})
+      groups.push_back({.rank = rank * inner,
+                        .ranks = count * inner,
+                        .schedule = compile_train(model, pass, rank * inner),
+                        .spans = {}});
+    apart += predict(model, pass, machine, groups).step.total;
+  }
+  Plan each = plan;  // instructions of ranks without a sample compute nothing
+  each.shares.assign(static_cast<size_t>(ranks), 1);
+  for (size_t g = 0; g < both[0].size(); ++g)
+    both[0][g].schedule = joined_side_by_side({&both[0][g].schedule, &both[1][g].schedule}, plan.prefetch);
+  return std::max(0.0, apart - predict(model, each, machine, std::move(both[0])).step.total);
 }
 
 }  // namespace tessera::plan

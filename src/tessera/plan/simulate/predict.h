@@ -100,14 +100,15 @@ struct DealForecast {
     std::vector<std::map<int64_t, double>> passes = {};
   } dealt, undealt;
   double moved = 0;        ///< samples that change their rank
+  double pairs = 0;        ///< of experts in a step whose passes run side by side
   double busiest = 0;      ///< those that the rank sends or receives that does most of it
   int64_t worst_sent = 0;  ///< the most that a rank sends in any step
 };
 
 /// `frequencies`: of the experts, with any sum above 0. `own`: samples of each dp rank. `micro_batches`: see step_use(). Drawn
-/// with fixed keys: the same numbers give the same forecast.
+/// with fixed keys: the same numbers give the same forecast. `together`: dealt samples of pairs of experts run side by side.
 DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
-                           const std::vector<int64_t>& micro_batches);
+                           const std::vector<int64_t>& micro_batches, bool together = false);
 
 /// A plan by which an expert's passes may run: with the buffers of the others, and micro-batches and activations of its own.
 struct PassPlan {
@@ -133,8 +134,12 @@ struct GateMean {
   double worst_seconds = 0;
 };
 
-/// `own`: samples of each dp rank. `sample_bytes`: of a sample's message, and 8 that say its length.
+/// `own`: samples of each dp rank. `sample_bytes`: of a sample's message, and 8 that say its length. Passes run side by side
+/// where the plan has them do (Plan::together).
 GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& machine,
                    const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes);
+/// Seconds that two passes side by side save, each with a sample on half of the dp ranks: the simulated time of both lists, and
+/// of both as one. At least 0.
+double saved_side_by_side(const ModelSpec& model, const Plan& plan, const Machine& machine);
 
 }  // namespace tessera::plan
