@@ -86,7 +86,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   store_.place_gradients(programs.train->plan);
   if (beside_) {
     beside_->store.borrow_arena(store_, bytes / 2);
-    beside_->interpreter.reserve_host(0, programs.train->schedule.micros * batch_bytes_);
+    beside_->interpreter.reserve_host(0, batch_bytes_, programs.train->schedule.micros);
     beside_->interpreter.lend_kept();
   }
   interpreter_.lend_kept();
