@@ -16,6 +16,7 @@ double rounding(at::ScalarType type) { return type == at::kBFloat16 ? 1.0 / 256 
 
 /// Which inputs may be of 16 bits: tables of a modulation never are, nor the sum that a branch is added to.
 bool may_be_half(const Operator& op, size_t input) {
+  if (op.name == "param_plus") return false;
   if (op.name == "gated_residual") return input == 1;
   return op.name != "modulated_norm" || input == 0;
 }
