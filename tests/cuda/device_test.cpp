@@ -202,6 +202,11 @@ TEST_F(Traffic, OfASumWithAGateIsItsOperandsOnce) {
   const Touched forward = touched();
   EXPECT_EQ(forward.read_once, 6 * kValues + kRow);
   EXPECT_EQ(forward.written, 4 * kValues);
+  n.rounded = out(last);
+  ASSERT_EQ(cuda::launch_gated_sum(n, nullptr), cudaSuccess);
+  const Touched rounded = touched();
+  EXPECT_EQ(rounded.read, forward.read);
+  EXPECT_EQ(rounded.written, 6 * kValues);
   ops::GatedGradients g{kTokens, kWidth, in(wide), in(half), {table.data(), 0}, runs, out(second), sums(partials)};
   ASSERT_EQ(cuda::launch_gated_gradients(g, nullptr), cudaSuccess);
   const Touched backward = touched();
@@ -232,6 +237,16 @@ TEST_F(Traffic, OfAConvolutionByTapsIsItsOperandsOnce) {
   const Touched forward = touched();
   EXPECT_EQ(forward.read_once, 2 * kValues + 2 * 3 * kWidth + kRow);
   EXPECT_EQ(forward.written, 2 * kValues);
+  n.value = in(last);
+  ASSERT_EQ(cuda::launch_depthwise(n, nullptr), cudaSuccess);
+  const Touched gated = touched();
+  EXPECT_EQ(gated.read_once, forward.read_once + 2 * kValues) << "what it gates as well";
+  EXPECT_EQ(gated.written, 2 * kValues);
+  n.value = {}, n.columns = partials.data();
+  ASSERT_EQ(cuda::launch_depthwise(n, nullptr), cudaSuccess);
+  const Touched summed = touched();
+  EXPECT_EQ(summed.read_once, forward.read_once);
+  EXPECT_EQ(summed.written, 2 * kValues + kPartials);
   std::vector<float> dw(3 * kWidth), db(kWidth), of_groups(2 * 4 * kWidth);
   ops::DepthwiseGradients g{kWidth, taps, in(second), in(half), dw.data(), db.data(), of_groups.data()};
   ASSERT_EQ(cuda::launch_depthwise_gradients(g, nullptr), cudaSuccess);

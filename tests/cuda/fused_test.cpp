@@ -226,7 +226,8 @@ TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
     SCOPED_TRACE(name_of(s));
     const TableRuns runs = runs_of(s.tokens);
     const int64_t n = s.tokens * s.width, stride = s.width + 1;
-    Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.y, s.offset), out(plain(n, 3), s.x), up(plain(n, 4), s.x);
+    Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.y, s.offset), out(plain(n, 3), s.x), up(plain(n, 4), s.x),
+        rounded(plain(n, 8), Form::bf16);
     Floats gate(plain(kTableRows * stride, 5));
     for (const bool gated : {true, false}) {
       const auto forward = [&](bool there) {
@@ -236,10 +237,11 @@ TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
                               y.in(there),
                               gated ? RowTable{gate.at(there), stride} : RowTable{},
                               gated ? runs : TableRuns{},
-                              out.out(there)};
+                              out.out(there),
+                              gated ? rounded.out(there) : ops::RowsOut{}};
       };
       run_both(forward, ops::gated_sum, launch_gated_sum);
-      out.expect_alike("sum");
+      out.expect_alike("sum"), rounded.expect_alike("sum in bf16");
     }
     Sums sums(kTableRows, s.width, runs.groups, 6);
     Matrix dy(plain(n, 7), s.y);
@@ -487,16 +489,23 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
       Matrix x(plain(sources * s.width, 1), s.x, s.offset), w(plain(s.width * taps, 2), s.y, s.offset),
           bias(plain(s.width, 3), s.y), y(plain(s.tokens * s.width, 4), s.y), dy(plain(s.tokens * s.width, 5), s.x),
           slopes(plain(s.tokens * s.width, 8), s.x, s.offset);
+      Floats columns = unset((s.tokens + 63) / 64 * s.width);
       for (const bool silu : {false, true})
         for (const bool back : {false, true}) {
           run_both(
               [&](bool there) {
-                return ops::DepthwiseRows{
-                    s.width,        table.at(there), x.in(there), w.in(there),
-                    bias.in(there), y.out(there),    silu,        back ? slopes.in(there) : ops::RowsIn{}};
+                return ops::DepthwiseRows{s.width,
+                                          table.at(there),
+                                          x.in(there),
+                                          w.in(there),
+                                          bias.in(there),
+                                          y.out(there),
+                                          silu,
+                                          back ? slopes.in(there) : ops::RowsIn{},
+                                          back ? columns.at(there) : nullptr};
               },
               ops::depthwise, launch_depthwise);
-          y.expect_alike(silu ? "of silu" : "back");
+          y.expect_alike(silu ? "of silu" : "back"), columns.expect_alike("sums of columns");
         }
       for (const bool biased : {true, false}) {
         run_both(
@@ -507,6 +516,20 @@ TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
             },
             ops::depthwise, launch_depthwise);
         y.expect_alike("value");
+      }
+      Matrix value(plain(s.tokens * s.width, 9), s.y, s.offset), up(plain(s.tokens * s.width, 10), s.x),
+          d_value(plain(s.tokens * s.width, 11), s.y);
+      for (const bool back : {false, true}) {
+        run_both(
+            [&](bool there) {
+              ops::DepthwiseRows n{s.width,        table.at(there), x.in(there),  w.in(there),
+                                   bias.in(there), y.out(there),    /*silu=*/true};
+              n.value = value.in(there);
+              if (back) n.up = up.in(there), n.d_value = d_value.out(there);
+              return n;
+            },
+            ops::depthwise, launch_depthwise);
+        y.expect_alike(back ? "gradient of a gate" : "gated"), d_value.expect_alike("gradient of what is gated");
       }
       const int64_t size = (taps + 1) * s.width;
       Floats dw(plain(s.width * taps, 6)), db(plain(s.width, 7)), partials = unset((s.tokens + 63) / 64 * size);
@@ -551,12 +574,12 @@ TEST_F(Fused, LinearAttentionAndItsGradientsHaveTheBitsOfTheTwin) {
                    (same ? "" : ", turned"));
       const int64_t n = tokens * heads * kHead, size = heads * kState;
       const TableRuns runs = runs_of(tokens);
-      const auto positive = [&](uint64_t seed) {
+      const auto keys = [&](uint64_t seed) {  // two thirds are above 0, and some are 0
         std::vector<float> x = plain(n, seed);
-        for (float& value : x) value = std::abs(value);
+        for (size_t i = 0; i < x.size(); ++i) x[i] = i % 7 == 0 ? 0 : i % 3 == 0 ? x[i] : std::abs(x[i]);
         return x;
       };
-      Matrix k(positive(1), form), q(positive(2), form), v(plain(n, 3), form), turned_k(plain(n, 4), form),
+      Matrix k(keys(1), form), q(keys(2), form), v(plain(n, 3), form), turned_k(plain(n, 4), form),
           turned_q(plain(n, 5), form), out(plain(n, 6), form), dy(plain(n, 7), form), da(plain(n, 8), form),
           db(plain(n, 9), form), dc(plain(n, 10), form);
       Sums states(kTableRows, size, runs.groups, 11), d_states(kTableRows, size, runs.groups, 12);
@@ -564,7 +587,7 @@ TEST_F(Fused, LinearAttentionAndItsGradientsHaveTheBitsOfTheTwin) {
       Matrix &a = same ? k : turned_k, &left = same ? q : turned_q;
       run_both(
           [&](bool there) {
-            return ops::StateSums{tokens,  heads,   a.in(there), v.in(there),     k.in(there),
+            return ops::StateSums{tokens,  heads,   a.in(there), v.in(there),     same ? ops::RowsIn{} : k.in(there),
                                   nullptr, nullptr, runs,        states.at(there)};
           },
           ops::add_states, launch_add_states);
@@ -572,24 +595,26 @@ TEST_F(Fused, LinearAttentionAndItsGradientsHaveTheBitsOfTheTwin) {
       const auto table = [&](bool there) { return RowTable{states.table.at(there), size}; };
       run_both(
           [&](bool there) {
-            return ops::StateResults{tokens, heads, left.in(there), q.in(there),   table(there),
-                                     runs,   1e-3f, out.out(there), down.at(there)};
+            return ops::StateResults{tokens,      heads,          same ? ops::RowsIn{} : left.in(there),
+                                     q.in(there), table(there),   runs,
+                                     1e-3f,       out.out(there), down.at(there)};
           },
           ops::state_results, launch_state_results);
       out.expect_alike("result"), down.expect_alike("divisors");
       run_both(
           [&](bool there) {
-            return ops::StateResultGradients{
-                tokens,         heads,          dy.in(there), out.in(there),
-                down.at(there), table(there),   runs,         same ? ops::RowsOut{} : da.out(there),
-                db.out(there),  slope.at(there)};
+            return ops::StateResultGradients{tokens,        heads,          dy.in(there),
+                                             out.in(there), q.in(there),    down.at(there),
+                                             table(there),  runs,           same ? ops::RowsOut{} : da.out(there),
+                                             db.out(there), slope.at(there)};
           },
           ops::state_result_gradients, launch_state_result_gradients);
       da.expect_alike("gradient of turned q"), db.expect_alike("of q"), slope.expect_alike("slopes");
       run_both(
           [&](bool there) {
-            return ops::StateSums{tokens,         heads,           left.in(there), dy.in(there),      q.in(there),
-                                  down.at(there), slope.at(there), runs,           d_states.at(there)};
+            return ops::StateSums{
+                tokens,         heads,           left.in(there), dy.in(there),      same ? ops::RowsIn{} : q.in(there),
+                down.at(there), slope.at(there), runs,           d_states.at(there)};
           },
           ops::add_states, launch_add_states);
       d_states.table.expect_alike("gradient of the states");
@@ -599,6 +624,7 @@ TEST_F(Fused, LinearAttentionAndItsGradientsHaveTheBitsOfTheTwin) {
                                        heads,
                                        a.in(there),
                                        v.in(there),
+                                       same ? ops::RowsIn{} : k.in(there),
                                        {d_states.table.at(there), size},
                                        runs,
                                        da.out(there),
@@ -684,6 +710,22 @@ TEST_F(Fused, ValuesThatAreNotFinitePass) {
       },
       ops::add_states, launch_add_states);
   states.table.expect_alike("states");
+  Floats down = unset(tokens * heads);
+  run_both(
+      [&](bool there) {
+        return ops::StateResults{tokens, heads, {},           x.in(there),   {states.table.at(there), size},
+                                 runs,   1e-3f, y.out(there), down.at(there)};
+      },
+      ops::state_results, launch_state_results);
+  y.expect_alike("result"), down.expect_alike("divisors");
+  run_both(
+      [&](bool there) {
+        return ops::StateGradients{
+            tokens,        heads,        x.in(there), dy.in(there), {}, {states.table.at(there), size}, runs,
+            dx.out(there), y.out(there), {}};
+      },
+      ops::state_gradients, launch_state_gradients);
+  dx.expect_alike("gradient of keys"), y.expect_alike("gradient of values");
 }
 
 TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {

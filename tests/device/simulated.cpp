@@ -638,7 +638,7 @@ void rms_norm_gradients(const ops::RmsNormGradients& rows) {
 void gated_sum(const ops::GatedRows& rows) {
   ops::GatedRows n = rows;
   Operands on(n.tokens, n.width);
-  on.in(n.x), on.in(n.y), on.table(n.gate, n.runs), on.out(n.out);
+  on.in(n.x), on.in(n.y), on.table(n.gate, n.runs), on.out(n.out), on.out(n.rounded);
   timeline().run("gated_sum", on.uses(), [n] { ops::gated_sum(n); });
 }
 void gated_gradients(const ops::GatedGradients& rows) {
@@ -703,9 +703,12 @@ void depthwise(const ops::DepthwiseRows& rows) {
   ops::DepthwiseRows n = rows;
   Operands x(n.table.sources, n.width), w(n.table.taps, n.width), bias(1, n.width), y(n.table.rows, n.width);
   x.in(n.x), w.in(n.w), bias.in(n.bias), y.out(n.y), y.in(n.through);
+  y.columns(n.columns, div_up(n.table.rows, int64_t{ops::kGroupTokens}));
+  y.in(n.value), y.in(n.up), y.out(n.d_value);
+  const char* what = !rows.value.data ? "depthwise" : !rows.up.data ? "gated_depthwise" : "gated_depthwise_gradients";
   std::vector<Use> uses = together({&x, &w, &bias, &y});
   taps_at(n.table.source, n.table, n.table.rows, false, uses);
-  timeline().run("depthwise", uses, [n] { ops::depthwise(n); });
+  timeline().run(what, uses, [n] { ops::depthwise(n); });
 }
 void depthwise_gradients(const ops::DepthwiseGradients& rows) {
   ops::DepthwiseGradients n = rows;
@@ -764,14 +767,15 @@ void state_gradients(const ops::StateGradients& rows) {
   ops::StateGradients n = rows;
   HeadOperands on(n.tokens, n.heads);
   Operands states = of_states(n.heads);
-  on.in(n.a), on.in(n.b), on.out(n.da), on.out(n.db), on.out(n.dc), states.table(n.states, n.runs);
+  on.in(n.a), on.in(n.b), on.in(n.c), on.out(n.da), on.out(n.db), on.out(n.dc), states.table(n.states, n.runs);
   timeline().run("state_gradients", together({&on, &states}), [n] { ops::state_gradients(n); });
 }
 void state_result_gradients(const ops::StateResultGradients& rows) {
   ops::StateResultGradients n = rows;
   HeadOperands on(n.tokens, n.heads);
   Operands states = of_states(n.heads);
-  on.in(n.dy), on.in(n.out), on.of_heads(n.down, false), on.out(n.rotated), on.out(n.dq), on.of_heads(n.slope, true);
+  on.in(n.dy), on.in(n.out), on.in(n.q), on.of_heads(n.down, false), on.out(n.rotated), on.out(n.dq),
+      on.of_heads(n.slope, true);
   states.table(n.states, n.runs);
   timeline().run("state_result_gradients", together({&on, &states}), [n] { ops::state_result_gradients(n); });
 }

@@ -74,6 +74,35 @@ TEST(Session, AnInputThatSeveralLinearsReadIsRoundedOnceWithTheSameBits) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(alone.dw[i].equal(together.dw[i])) << i;
 }
 
+TEST(Session, ASumThatIsRoundedWhereItIsMadeIsKeptSoForItsLinear) {
+  const CpuKernelsScope table(fused_kernels());
+  const Tensor x = at::randn({9, 16}), y = at::randn({9, 16}).to(at::kBFloat16), gate = at::randn({1, 16}),
+               w = at::randn({8, 16}).to(at::kBFloat16);
+  const RowIndex rows(at::zeros({9}, at::kInt));
+  const auto run = [&](bool rounds, int64_t& saved) {
+    RoundedInput shared;
+    const RoundedScope scope(&shared);
+    WeightSite site{w, at::full({8, 16}, NAN), true};
+    const Tensor input = x.detach().requires_grad_(), anchor = at::zeros({}).requires_grad_();
+    Tensor rounded, result;
+    {
+      const Tensor sum = gated_residual(input, y, gate, rows, true, rounds ? &rounded : nullptr);
+      if (rounds) shared = RoundedInput(sum, rounded);
+      result = linear(sum, site, nullptr, anchor, at::kBFloat16);
+      saved = sum.use_count();
+    }
+    shared.clear();
+    const auto grads = torch::autograd::grad({result}, {input, anchor}, {at::ones_like(result)}, false, false, true);
+    return std::array<Tensor, 4>{result.detach(), grads[0], site.grad, rounded};
+  };
+  int64_t kept = 0, let_go = 0;
+  const auto alone = run(false, kept), together = run(true, let_go);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(alone[i].equal(together[i])) << i;
+  EXPECT_EQ(alone[1].scalar_type(), at::kFloat);
+  EXPECT_EQ(together[3].scalar_type(), at::kBFloat16);
+  EXPECT_LT(let_go, kept) << "the graph holds the sum";
+}
+
 TEST(Session, AThreadSeesNothingOfAnother) {
   const TargetScope target(tessera::target("sm_80", "test"));
   const LateScope late(Works{});

@@ -83,7 +83,7 @@ class CostModel(unittest.TestCase):
 
 
 KERNELS_OF = [(("norm",), ("layer_norm",)), (("rms_norm", "rms_norm_rope"), ("rms_norm",)), (("residual",), ("gated_sum",)),
-              (("gelu",), ("gelu",)), (("activation",), ("silu_glu",)), (("conv",), ("depthwise",)), (("rope",), ("rotate_rows",))]
+              (("gelu",), ("gelu",)), (("activation",), ("silu_glu",)), (("conv",), ("depthwise", "gated_depthwise")), (("rope",), ("rotate_rows",))]
 MOST_LAUNCHES = 70
 
 if __name__ == "__main__":

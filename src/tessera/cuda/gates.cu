@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(kThreads) gated_rows(ops::GatedRows n) {
     }
     for (int j = 0; j < kLaneValues; ++j) x[j] += y[j];
     store_values(n.out, x, at, count);
+    if (n.rounded.data) store_values(n.rounded, x, at, count);
   });
 }
 

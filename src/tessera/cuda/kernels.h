@@ -165,6 +165,8 @@ using ProductWords = std::array<uint64_t, 8>;
 std::string product_library();
 /// Writes at most `most` algorithms to `words`, first the heuristic's own; how many.
 int product_candidates(const LibraryProduct& product, int most, LibraryMemory memory, ProductWords* words);
+/// Descriptions of products that a thread keeps, of the shapes and algorithms of its multiply().
+inline constexpr size_t kMostKnownProducts = 256;
 /// Empty, or why the library refuses.
 std::string multiply(const LibraryProduct& product, const ProductWords& words, LibraryMemory memory,
                      cudaStream_t stream);

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <type_traits>
 
@@ -65,15 +66,17 @@ class Description {
     if (!good()) return;
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (p.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    }
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set_bias(p.bias);
+  }
+  /// Null where there is none.
+  void set_bias(const void* bias) {
+    if (bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   bool good() const { return status_ == CUBLAS_STATUS_SUCCESS; }
   cublasStatus_t status() const { return status_; }
 
-  int candidates(cublasLtMatmulHeuristicResult_t* found, int most, size_t workspace) const {
+  int candidates(cublasLtHandle_t handle, cublasLtMatmulHeuristicResult_t* found, int most, size_t workspace) const {
     cublasLtMatmulPreference_t made = nullptr;
     if (library().MatmulPreferenceCreate(&made) != CUBLAS_STATUS_SUCCESS) return 0;
     const Owned<cublasLtMatmulPreference_t> preference(made, library().MatmulPreferenceDestroy);
@@ -90,26 +93,26 @@ class Description {
                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       taken = prefer(what, kBytes) && taken;
     int count = 0;
-    if (!taken || library().MatmulAlgoGetHeuristic(handle_, op_.get(), a_.get(), b_.get(), out_.get(), out_.get(),
+    if (!taken || library().MatmulAlgoGetHeuristic(handle, op_.get(), a_.get(), b_.get(), out_.get(), out_.get(),
                                                    preference.get(), most, found, &count) != CUBLAS_STATUS_SUCCESS)
       return 0;
     return count;
   }
 
-  cublasStatus_t multiply(const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm, void* workspace, size_t bytes,
-                          cudaStream_t stream) const {
+  /// Whether the library takes the algorithm, within so many bytes of workspace.
+  cublasStatus_t check(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm, size_t bytes) const {
     cublasLtMatmulHeuristicResult_t fits{};
-    if (const cublasStatus_t status = library().MatmulAlgoCheck(handle_, op_.get(), a_.get(), b_.get(), out_.get(),
-                                                                out_.get(), &algorithm, &fits);
-        status != CUBLAS_STATUS_SUCCESS)
-      return status;
-    if (fits.workspaceSize > bytes) return CUBLAS_STATUS_NOT_SUPPORTED;
-    const float one = 1, keep = p.add ? 1 : 0;
-    return library().Matmul(handle_, op_.get(), &one, p.b, a_.get(), p.a, b_.get(), &keep, p.out, out_.get(), p.out,
-                            out_.get(), &algorithm, workspace, bytes, stream);
+    const cublasStatus_t status =
+        library().MatmulAlgoCheck(handle, op_.get(), a_.get(), b_.get(), out_.get(), out_.get(), &algorithm, &fits);
+    return status == CUBLAS_STATUS_SUCCESS && fits.workspaceSize > bytes ? CUBLAS_STATUS_NOT_SUPPORTED : status;
   }
 
-  void use(cublasLtHandle_t handle) { handle_ = handle; }
+  cublasStatus_t multiply(const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm, LibraryMemory memory,
+                          cudaStream_t stream) const {
+    const float one = 1, keep = p.add ? 1 : 0;
+    return library().Matmul(static_cast<cublasLtHandle_t>(memory.handle), op_.get(), &one, p.b, a_.get(), p.a, b_.get(),
+                            &keep, p.out, out_.get(), p.out, out_.get(), &algorithm, memory.data, memory.bytes, stream);
+  }
 
  private:
   void take(cublasStatus_t status) {
@@ -127,7 +130,6 @@ class Description {
   }
 
   cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
-  cublasLtHandle_t handle_ = nullptr;
   Owned<cublasLtMatmulDesc_t> op_;
   Owned<cublasLtMatrixLayout_t> a_, b_, out_;
 };
@@ -136,6 +138,45 @@ std::string text_of(cublasStatus_t status) {
   const char* text = library().GetStatusString(status);
   return text ? text : "status " + std::to_string(static_cast<int>(status));
 }
+
+/// The products that a thread has asked for, each described and checked once: a step asks for the same ones again and again.
+class KnownProducts {
+ public:
+  /// Null, and why in `status`, where the library refuses the algorithm.
+  Description* find(const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm, LibraryMemory memory,
+                    cublasStatus_t& status) {
+    Key key = {static_cast<uint64_t>(p.of),
+               static_cast<uint64_t>(p.to),
+               static_cast<uint64_t>(p.m),
+               static_cast<uint64_t>(p.n),
+               static_cast<uint64_t>(p.k),
+               static_cast<uint64_t>(p.a_turned),
+               static_cast<uint64_t>(p.b_turned),
+               static_cast<uint64_t>(p.a_stride),
+               static_cast<uint64_t>(p.b_stride),
+               static_cast<uint64_t>(p.out_stride),
+               static_cast<uint64_t>(p.bias != nullptr),
+               reinterpret_cast<uint64_t>(memory.handle),
+               static_cast<uint64_t>(memory.bytes)};
+    std::copy(std::begin(algorithm.data), std::end(algorithm.data), key.end() - std::ssize(algorithm.data));
+    if (const auto known = all_.find(key); known != all_.end()) {
+      known->second.set_bias(p.bias);
+      status = known->second.status();
+      return status == CUBLAS_STATUS_SUCCESS ? &known->second : nullptr;
+    }
+    Description description(p);
+    status = description.good()
+                 ? description.check(static_cast<cublasLtHandle_t>(memory.handle), algorithm, memory.bytes)
+                 : description.status();
+    if (status != CUBLAS_STATUS_SUCCESS) return nullptr;
+    if (all_.size() == kMostKnownProducts) all_.clear();
+    return &all_.emplace(key, std::move(description)).first->second;
+  }
+
+ private:
+  using Key = std::array<uint64_t, 13 + std::tuple_size_v<ProductWords>>;
+  std::map<Key, Description> all_;
+};
 
 }  // namespace
 
@@ -150,10 +191,10 @@ int product_candidates(const LibraryProduct& product, int most, LibraryMemory me
   constexpr int kMost = 64;
   std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
   if (!library().found) return 0;
-  Description description(product);
+  const Description description(product);
   if (!description.good()) return 0;
-  description.use(static_cast<cublasLtHandle_t>(memory.handle));
-  const int count = description.candidates(found.data(), most < kMost ? most : kMost, memory.bytes);
+  const int count = description.candidates(static_cast<cublasLtHandle_t>(memory.handle), found.data(),
+                                           most < kMost ? most : kMost, memory.bytes);
   int kept = 0;
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulHeuristicResult_t& one = found[static_cast<size_t>(i)];
@@ -167,12 +208,12 @@ int product_candidates(const LibraryProduct& product, int most, LibraryMemory me
 std::string multiply(const LibraryProduct& product, const ProductWords& words, LibraryMemory memory,
                      cudaStream_t stream) {
   if (!library().found) return file_name() + " is not there";
-  Description description(product);
-  if (!description.good()) return text_of(description.status());
-  description.use(static_cast<cublasLtHandle_t>(memory.handle));
+  thread_local KnownProducts known;
   cublasLtMatmulAlgo_t algorithm{};
   std::copy(words.begin(), words.end(), algorithm.data);
-  const cublasStatus_t status = description.multiply(product, algorithm, memory.data, memory.bytes, stream);
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (const Description* description = known.find(product, algorithm, memory, status))
+    status = description->multiply(product, algorithm, memory, stream);
   return status == CUBLAS_STATUS_SUCCESS ? "" : text_of(status);
 }
 

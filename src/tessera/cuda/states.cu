@@ -9,6 +9,16 @@ namespace {
 constexpr int kHead = static_cast<int>(ops::kStateHead), kParts = kHead / kLaneValues;  // lanes of a head's row
 constexpr int kStateValues = (kHead + 1) * kHead, kRowsOfWarp = 32 / kParts;
 
+/// ReLU of a head's channels, and its gradient; NaN passes.
+__device__ void make_positive(float (&x)[kParts][kLaneValues]) {
+  TESSERA_UNROLL
+  for (int k = 0; k < kParts; ++k)
+    for (int j = 0; j < kLaneValues; ++j) x[k][j] = x[k][j] <= 0 ? 0.0f : x[k][j];
+}
+__device__ void keep_where_positive(float (&values)[kLaneValues], const float (&x)[kLaneValues]) {
+  for (int j = 0; j < kLaneValues; ++j) values[j] = x[j] <= 0 ? 0.0f : values[j];
+}
+
 /// Lane l has rows 4 (l / 4) to 4 (l / 4) + 3 of the products, and of each the columns of part l % 4.
 __global__ void __launch_bounds__(kThreads, 2) sum_states(ops::StateSums n) {
   const int row = WarpOfRow::thread() / kParts, part = WarpOfRow::thread() % kParts;
@@ -21,7 +31,12 @@ __global__ void __launch_bounds__(kThreads, 2) sum_states(ops::StateSums n) {
       float a[kLaneValues], b[kLaneValues], c[kLaneValues];
       load_values(a, n.a, at + row / 2 * kLaneValues, kLaneValues);
       load_values(b, n.b, at + part * kLaneValues, kLaneValues);
-      load_values(c, n.c, at + row / 2 * kLaneValues, kLaneValues);
+      if (n.c.data) load_values(c, n.c, at + row / 2 * kLaneValues, kLaneValues);
+      for (int j = 0; j < kLaneValues; ++j) {
+        const float key = n.c.data ? c[j] : a[j];
+        c[j] = key <= 0 ? 0.0f : key;
+        if (!n.c.data) a[j] = c[j];
+      }
       if (n.down) {
         const float down = n.down[t * n.heads + head], slope = n.slope[t * n.heads + head];
         for (int j = 0; j < kLaneValues; ++j) b[j] /= down, c[j] *= slope;
@@ -64,6 +79,10 @@ struct HeadOfToken {
   __device__ void store(const RowsOut& to, const float (&x)[kLaneValues]) const {
     store_values(to, x, at + part * kLaneValues, count);
   }
+  /// The lane's channels.
+  __device__ void load_part(float (&x)[kLaneValues], const RowsIn& from) const {
+    load_values(x, from, at + part * kLaneValues, count);
+  }
 };
 
 // Barriers within the products of a state keep the compiler from asking for all of it at once, for which there are no registers.
@@ -103,9 +122,13 @@ __global__ void __launch_bounds__(kThreads, 2) results_of_states(ops::StateResul
     const HeadOfToken here(w, n.heads, n.tokens);
     const float* state = here.state(n.states, n.runs, w % n.heads);
     float x[kParts][kLaneValues], out[kLaneValues], down = 0;
-    here.load(x, n.rotated);
+    here.load(x, n.rotated.data ? n.rotated : n.q);
+    if (!n.rotated.data) make_positive(x);
     times_products(out, x, state, here);
-    here.load(x, n.q);
+    if (n.rotated.data) {
+      here.load(x, n.q);
+      make_positive(x);
+    }
     TESSERA_UNROLL
     for (int k = 0; k < kParts; ++k) {
       float s[kLaneValues];
@@ -129,15 +152,21 @@ __global__ void __launch_bounds__(kThreads, 2) back_of_states(ops::StateGradient
     const float* state = here.state(n.states, n.runs, w % n.heads);
     float x[kParts][kLaneValues], out[kLaneValues], last[kLaneValues];
     here.load(x, n.a);
+    if (!n.dc.data) make_positive(x);
     times_products(out, x, state, here);
     here.store(n.db, out);
     here.load(x, n.b);
     times_transposed(out, x, state, here);
     load_lane(last, state + kHead * kHead + here.part * kLaneValues, here.count);
-    if (n.dc.data)
+    float key[kLaneValues];
+    here.load_part(key, n.dc.data ? n.c : n.a);
+    if (n.dc.data) {
+      keep_where_positive(last, key);
       here.store(n.dc, last);
-    else
+    } else {
       for (int j = 0; j < kLaneValues; ++j) out[j] += last[j];
+      keep_where_positive(out, key);
+    }
     here.store(n.da, out);
   }
 }
@@ -162,6 +191,8 @@ __global__ void __launch_bounds__(kThreads, 2) back_of_results(ops::StateResultG
       here.store(n.rotated, out);
     else
       for (int j = 0; j < kLaneValues; ++j) last[j] += out[j];
+    here.load_part(out, n.q);
+    keep_where_positive(last, out);
     here.store(n.dq, last);
     if (here.writes()) n.slope[here.of_heads] = slope;
   }

@@ -14,6 +14,13 @@ constexpr int kStripThreads = 128, kStripWarps = kStripThreads / 32;
 __device__ int64_t first_strip() { return static_cast<int64_t>(blockIdx.x) * kStripWarps + threadIdx.x / 32; }
 __device__ int64_t next_strip() { return static_cast<int64_t>(gridDim.x) * kStripWarps; }
 
+/// Rows that a warp has, one after the other: a whole group where it leaves the sums of columns.
+__host__ __device__ inline int64_t rows_of_strip(const ops::DepthwiseRows& n) {
+  return n.columns ? ops::kGroupTokens : kStripRows;
+}
+__host__ __device__ inline int64_t strips_of(const ops::DepthwiseRows& n) {
+  return (n.table.rows + rows_of_strip(n) - 1) / rows_of_strip(n);
+}
 __host__ __device__ inline int64_t groups_of(const ops::TapTable& table) {
   return (table.rows + ops::kGroupTokens - 1) / ops::kGroupTokens;
 }
@@ -57,16 +64,16 @@ __device__ void activate(float (&x)[kTapsAtOnce][kLaneValues]) {
 
 template <int kTaps>
 __global__ void __launch_bounds__(kStripThreads, 3) depthwise_rows(ops::DepthwiseRows n) {
-  const int64_t slices = (n.width + kBlockValues - 1) / kBlockValues,
-                strips = (n.table.rows + kStripRows - 1) / kStripRows;
+  const int64_t slices = (n.width + kBlockValues - 1) / kBlockValues, strips = strips_of(n);
   for (int64_t i = first_strip(); i < slices * strips; i += next_strip()) {
     const int64_t column = i / strips * kBlockValues + WarpOfRow::thread() * kLaneValues;
     const int count = values_at(column, n.width);
     float w[kTaps][kLaneValues], bias[kLaneValues];
     load_weights(w, n.w, column, count);
     load_values(bias, n.bias, column, n.bias.data ? count : 0);
-    const int64_t begin = i % strips * kStripRows,
-                  end = begin + kStripRows < n.table.rows ? begin + kStripRows : n.table.rows;
+    const int64_t begin = i % strips * rows_of_strip(n),
+                  end = begin + rows_of_strip(n) < n.table.rows ? begin + rows_of_strip(n) : n.table.rows;
+    float columns[kLaneValues] = {};
     for (int64_t r = begin; r < end; ++r) {
       float y[kLaneValues];
       for (int j = 0; j < kLaneValues; ++j) y[j] = bias[j];
@@ -86,8 +93,26 @@ __global__ void __launch_bounds__(kStripThreads, 3) depthwise_rows(ops::Depthwis
         load_values(through, n.through, r * n.width + column, count);
         for (int j = 0; j < kLaneValues; ++j) y[j] *= silu_slope(through[j]);
       }
+      if (n.value.data) {
+        float value[kLaneValues];
+        load_values(value, n.value, r * n.width + column, count);
+        if (n.up.data) {
+          float up[kLaneValues];
+          load_values(up, n.up, r * n.width + column, count);
+          for (int j = 0; j < kLaneValues; ++j) {
+            const float result = y[j];
+            y[j] = up[j] * value[j] * silu_slope(result);
+            value[j] = up[j] * (result * sigmoid(result));
+          }
+          store_values(n.d_value, value, r * n.width + column, count);
+        } else {
+          for (int j = 0; j < kLaneValues; ++j) y[j] = value[j] * (y[j] * sigmoid(y[j]));
+        }
+      }
+      for (int j = 0; j < kLaneValues; ++j) columns[j] += y[j];
       store_values(n.y, y, r * n.width + column, count);
     }
+    if (n.columns) store_lane(n.columns + i % strips * n.width + column, columns, count);
   }
 }
 
@@ -170,10 +195,9 @@ int64_t slices_of(int64_t width) { return (width + kBlockValues - 1) / kBlockVal
 
 cudaError_t launch_depthwise(const ops::DepthwiseRows& n, cudaStream_t stream) {
   if (n.table.rows == 0) return cudaSuccess;
-  const int64_t strips = (n.table.rows + kStripRows - 1) / kStripRows;
   return by_taps(n.table.taps, [&](auto taps) {
-    TESSERA_LAUNCH(depthwise_rows<taps.value>, blocks_of_rows(slices_of(n.width) * strips, kStripWarps), kStripThreads,
-                   stream, n);
+    TESSERA_LAUNCH(depthwise_rows<taps.value>, blocks_of_rows(slices_of(n.width) * strips_of(n), kStripWarps),
+                   kStripThreads, stream, n);
   });
 }
 

@@ -66,7 +66,7 @@ struct ProductCall;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 16;
+inline constexpr int kBackendVersion = 17;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {

@@ -86,13 +86,16 @@ class CountingContext final : public net::Context {
   Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override {
     return same("rope", x, {x, x});
   }
-  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int) override {
+  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int,
+                  bool multiplied) override {
     std::vector<Tensor> back;
     if (gate)
       back = {x, y, y};
     else if (x.scalar_type() != y.scalar_type())
       back = {x, y};
-    streams("residual", {x, y, x}, back);
+    std::vector<Tensor> there = {x, y, x};
+    if (gate && multiplied && type_ == at::kBFloat16) there.push_back(result(x, x.sizes()));  // rounded for the linears
+    streams("residual", there, back);
     read_ = Tensor();
     return made(x, x.sizes());
   }
@@ -119,7 +122,9 @@ class CountingContext final : public net::Context {
     const Tensor y = result(x, x.sizes());
     std::vector<Tensor> back = {y, x, y, x};  // of the weight, and of x
     if (how.silu) back.push_back(x);
-    streams("conv", {x, y}, back);
+    std::vector<Tensor> there = {x, y};
+    if (how.value) there.push_back(y), back.insert(back.end(), {x, y, y, y, y});  // computed again, gated and back
+    streams("conv", there, back);
     return y;
   }
   Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {

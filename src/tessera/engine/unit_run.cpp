@@ -223,13 +223,19 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
   return ops::rope(x, space.cos, space.sin, here, style == net::RopeStyle::half_split);
 }
 
-Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
+Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space,
+                              bool multiplied) {
   session_.site = site;
   eight_bits_.clear();
   rounded_.clear();
   const Tensor stream = passed(x);
-  return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
-              : ops::sum(stream, y);
+  if (!gate) return ops::sum(stream, y);
+  const bool rounds = multiplied && type_ == at::kBFloat16 && !tensor_parallel();
+  Tensor rounded;
+  const Tensor out = ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded,
+                                         rounds ? &rounded : nullptr);
+  if (rounded.defined()) rounded_ = ops::RoundedInput(out, rounded);
+  return out;
 }
 
 /// After a column-parallel linear a tensor has the rows of the whole tp group and this rank's columns.
@@ -332,7 +338,9 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   ops::WeightSite* b = bias(site);
-  return ops::depthwise(wide, taps(reach, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w), type_, how.silu);
+  const Tensor table = taps(reach, space, how.kernel, x), start = anchor(w.frozen && b ? *b : w);
+  if (how.value) return ops::gated_depthwise(*how.value, wide, table, w, b, start, how.silu);
+  return ops::depthwise(wide, table, w, b, start, type_, how.silu);
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {

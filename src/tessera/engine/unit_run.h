@@ -46,8 +46,8 @@ class ShardContext final : public net::Context {
   Tensor linear(std::string_view site, const Tensor& x, const net::Linear& how = {}) override;
   Tensor norm(std::string_view site, const Tensor& x, const net::Norm& how, int space = 0) override;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space = 0) override;
-  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
-                  int space = 0) override;
+  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr, int space = 0,
+                  bool multiplied = false) override;
   Tensor ahead(std::string_view site, const Tensor& x) override;
   Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                    const net::Segments& segments = {}, const net::Softmax& softmax = {}) override;

@@ -75,6 +75,7 @@ struct Conv {
   std::array<int64_t, 3> kernel = {1, 3, 3};
   plan::Split split = plan::Split::none;  ///< declared
   bool silu = false;                      ///< of silu(x), of which x alone is saved
+  const Tensor* value = nullptr;  ///< what the result gates: value * silu(result), of which the result is not saved
 };
 
 class Context {
@@ -94,16 +95,17 @@ class Context {
   /// Rotates each head's pairs of channels by the space's rotary tables. x [rows, heads * d]
   virtual Tensor rope(std::string_view site, const Tensor& x, int64_t heads, RopeStyle style, int space = 0) = 0;
   /// x + y, or x + y * gate[row] of the space's modulation rows, in the dtype of x: the residual stream stays fp32.
+  /// `multiplied`: linears read the result itself, with no norm between.
   virtual Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
-                          int space = 0) = 0;
+                          int space = 0, bool multiplied = false) = 0;
   /// An operand of the self-attention that follows at `site`, as soon as it is there: ranks of sp exchange it while the
   /// unit computes the next one. The result is for attention() alone, in the operand's place. x [rows, heads * d]
   virtual Tensor ahead(std::string_view /*site*/, const Tensor& x) { return x; }
   /// Softmax attention of the queries to the keys of their segment. q [queries, heads * d], k, v [keys, heads * d].
   virtual Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                            const Segments& segments = {}, const Softmax& softmax = {}) = 0;
-  /// Self-attention without a softmax within each sample: (sum_j v_j k_j^T) q_i / (sum_j k_j . q_i + eps), for q and k
-  /// that are not negative. q, k, v [rows, heads * d].
+  /// Self-attention without a softmax within each sample: (sum_j v_j k_j^T) q_i / (sum_j k_j . q_i + eps), where q and k
+  /// are taken as max(0, x), and `rotated` as they are. q, k, v [rows, heads * d].
   virtual Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                   int64_t heads, double eps, const Rotated& rotated = {}) = 0;
   /// Depthwise convolution: site.weight [D, 1, kernel...], of one frame [D, 1, h, w], and site.bias [D]. x [rows, D].

@@ -51,7 +51,7 @@ class DeclaringContext final : public Context {
   }
 
   Tensor rope(std::string_view, const Tensor& x, int64_t, RopeStyle, int) override { return shaped(x.sizes()); }
-  Tensor residual(std::string_view, const Tensor& x, const Tensor&, const Tensor*, int) override {
+  Tensor residual(std::string_view, const Tensor& x, const Tensor&, const Tensor*, int, bool) override {
     return shaped(x.sizes());
   }
   Tensor attention(std::string_view, const Tensor& q, const Tensor&, const Tensor& v, int64_t, const Segments&,

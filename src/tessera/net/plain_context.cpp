@@ -120,7 +120,7 @@ Tensor PlainContext::rope(std::string_view, const Tensor& x, int64_t heads, Rope
   return turned(x, heads, style, tokens_.space(space));
 }
 
-Tensor PlainContext::residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
+Tensor PlainContext::residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int space, bool) {
   return gate ? x + y * gate->index_select(0, tokens_.space(space).rows.of_token) : x + y;
 }
 
@@ -139,19 +139,20 @@ Tensor PlainContext::attention(std::string_view, const Tensor& q, const Tensor& 
 
 Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const Rotated& rotated) {
+  const Tensor queries = at::relu(q), keys = at::relu(k);
   const std::vector<int64_t> at = tokens_.state_offsets();
   const auto of = [&](const Tensor& x, size_t s) { return split_heads(x.slice(0, at[s], at[s + 1]), heads); };
   std::vector<Tensor> states, results;  // [heads, d + 1, d]: the products, and behind them the sums of keys
   for (size_t s = 0; s + 1 < at.size(); ++s)
-    states.push_back(at::cat(
-        {at::matmul(of(rotated.k ? *rotated.k : k, s).transpose(1, 2), of(v, s)), of(k, s).sum(1, /*keepdim=*/true)},
-        1));
+    states.push_back(at::cat({at::matmul(of(rotated.k ? *rotated.k : keys, s).transpose(1, 2), of(v, s)),
+                              of(keys, s).sum(1, /*keepdim=*/true)},
+                             1));
   Tensor read = tokens_.read_states(at::stack(states));
   if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read);
   for (size_t s = 0; s + 1 < at.size(); ++s) {
     const int64_t d = read.size(3);
-    const Tensor up = at::matmul(of(rotated.q ? *rotated.q : q, s), read[s].narrow(1, 0, d));  // [heads, n, d]
-    const Tensor down = at::matmul(of(q, s), read[s].narrow(1, d, 1).transpose(1, 2)) + eps;   // [heads, n, 1]
+    const Tensor up = at::matmul(of(rotated.q ? *rotated.q : queries, s), read[s].narrow(1, 0, d));  // [heads, n, d]
+    const Tensor down = at::matmul(of(queries, s), read[s].narrow(1, d, 1).transpose(1, 2)) + eps;   // [heads, n, 1]
     results.push_back(join_heads(up / down));
   }
   return at::cat(results);
@@ -171,7 +172,8 @@ Tensor PlainContext::conv(std::string_view site, const Tensor& input, const Conv
                    at::IntArrayRef{kernel[0] / 2, kernel[1] / 2, kernel[2] / 2}, at::IntArrayRef{1, 1, 1}, x.size(1));
     samples.push_back(out.reshape({x.size(1), -1}).t());
   }
-  return at::cat(samples);
+  const Tensor all = at::cat(samples);
+  return how.value ? *how.value * at::silu(all) : all;
 }
 
 Tensor PlainContext::unfold(std::string_view site, const Tensor& x, const Conv& how, int index) {

@@ -23,8 +23,8 @@ class PlainContext final : public Context {
   Tensor linear(std::string_view site, const Tensor& x, const Linear& how = {}) override;
   Tensor norm(std::string_view site, const Tensor& x, const Norm& how, int space = 0) override;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, RopeStyle style, int space = 0) override;
-  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
-                  int space = 0) override;
+  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr, int space = 0,
+                  bool multiplied = false) override;
   Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                    const Segments& segments = {}, const Softmax& softmax = {}) override;
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
+#include "tessera/ops/activations.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
@@ -210,7 +211,7 @@ struct States : Function<States> {
     const Tensor up = grads[0].contiguous();
     const bool same = ctx->saved_data["same"].toBool();
     const auto d = kernels(up).linear_attention_states_backward(
-        up, saved[0], saved[2], same, ctx->saved_data["heads"].toInt(), ctx->saved_data["at"].toIntVector());
+        up, saved[0], saved[1], saved[2], same, ctx->saved_data["heads"].toInt(), ctx->saved_data["at"].toIntVector());
     const at::ScalarType type = saved[1].scalar_type();
     return {d.rotated.to(type), same ? Tensor() : d.k.to(type), d.v.to(type), {}, {}};
   }
@@ -254,7 +255,7 @@ struct FromStates : Function<FromStates> {
   }
 };
 
-/// What the states change by: they are bilinear, but for the sums of k, which have no values.
+/// What the states change by: they are bilinear, but for the sums of k, which have no values. k is not below 0.
 Tensor states_tangent(const Moving& rotated, const Moving& k, const Moving& v, int64_t heads, const Offsets& at) {
   const auto run = [&](const Tensor& keys, const Tensor& summed, const Tensor& values) {
     return States::run(keys, summed, values, heads, at);
@@ -262,7 +263,13 @@ Tensor states_tangent(const Moving& rotated, const Moving& k, const Moving& v, i
   Tensor by_keys, by_values;
   if (rotated.moves() || k.moves()) {
     const auto tangent = [](const Moving& x) { return x.moves() ? x.tangent : at::zeros_like(x.value); };
-    by_keys = run(tangent(rotated), tangent(k), v.value);
+    const Tensor summed = tangent(k);
+    by_keys =
+        run(tangent(rotated).detach(), summed, v.value);  // another tensor than what is summed, and taken as it is
+    const int64_t last = by_keys.size(2) - 1;
+    for (size_t s = 0; s + 1 < at.size(); ++s)  // of which run() takes what is above 0
+      by_keys[static_cast<int64_t>(s)].select(1, last).copy_(
+          as_floats(by_head(summed, at[s], at[s + 1], heads)).sum(1));
   }
   if (v.moves()) {
     by_values = run(rotated.value, k.value, v.tangent);
@@ -308,7 +315,8 @@ Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& k, const T
                                const Offsets& at) {
   check_heads(rotated_k, k, heads, at), check_heads(k, v, heads, at);
   if (any_moves({&rotated_k, &k, &v})) {
-    const Moving rotated = parts(rotated_k), mk = parts(k), mv = parts(v);
+    const Tensor summed = ops::relu(k);
+    const Moving mk = parts(summed), rotated = rotated_k.is_same(k) ? mk : parts(rotated_k), mv = parts(v);
     return moving(States::run(rotated.value, mk.value, mv.value, heads, at),
                   states_tangent(rotated, mk, mv, heads, at));
   }
@@ -322,7 +330,8 @@ Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& q, const T
   if (wants_graph({&rotated_q, &q, &states})) return FromStates::apply(rotated_q, q, states, heads, at, eps);
   Tensor down;
   if (any_moves({&rotated_q, &q, &states})) {
-    const Moving rotated = parts(rotated_q), mq = parts(q), all = parts(states);
+    const Tensor plain = ops::relu(q);
+    const Moving mq = parts(plain), rotated = rotated_q.is_same(q) ? mq : parts(rotated_q), all = parts(states);
     const Tensor out = FromStates::run(rotated.value, mq.value, all.value, heads, at, eps, down);
     return moving(out, result_tangent(rotated, mq, all, out, down, heads, at));
   }

@@ -41,23 +41,27 @@ struct Sum : Function<Sum> {
 };
 
 struct GatedResidual : Function<GatedResidual> {
-  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value) {
+  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value,
+                    Tensor* rounded) {
     check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual",
                    "x and y must be contiguous and alike");
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
-    const Tensor out = kernels(x).gated_residual(x, y, gate, rows);
+    const Tensor out = kernels(x).gated_residual(x, y, gate, rows, rounded);
     if (Rebuilds* rebuilds = session().rebuilds)
       rebuilds->register_value(out, {x, y, gate, rows.of_token}, [runs = rows.runs](const std::vector<Tensor>& from) {
-        return kernels(from[0]).gated_residual(from[0], from[1], from[2], {from[3], runs});
+        return kernels(from[0]).gated_residual(from[0], from[1], from[2], {from[3], runs}, nullptr);
       });
+    if (session().rebuilds && rounded && rounded->defined())
+      session().rebuilds->register_value(*rounded, {out},
+                                         [](const std::vector<Tensor>& from) { return from[0].to(at::kBFloat16); });
     return out;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate,
-                        const RowIndex* rows, bool value) {
+                        const RowIndex* rows, bool value, Tensor* rounded) {
     ctx->save_for_backward({y, gate, rows->of_token});
     save_runs(ctx, *rows);
     ctx->saved_data["bias"] = bias_behind(y);
-    return run(x, y, gate, *rows, value);
+    return run(x, y, gate, *rows, value, rounded);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
@@ -69,7 +73,7 @@ struct GatedResidual : Function<GatedResidual> {
     ColumnSums columns(ctx);
     kernels(y).gated_residual_backward(up, y, gate, rows, dy, dgate, /*add=*/false, columns.wanted());
     columns.leave(dy);
-    return {grads[0], dy, dgate, {}, {}};
+    return {grads[0], dy, dgate, {}, {}, {}};
   }
 };
 
@@ -124,18 +128,19 @@ struct Embedding : Function<Embedding> {
 
 }  // namespace
 
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value) {
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value,
+                      Tensor* rounded) {
   check_rows(rows, x, gate, "ops.gated_residual");
   if (any_moves({&x, &y, &gate})) {
     const Moving mx = parts(x), my = parts(y), mg = parts(gate);
     const auto times = [&](const Tensor& a, const Tensor& table) {
       return a.defined() && table.defined() ? as_floats(a) * table_rows(table, rows.of_token) : Tensor();
     };
-    return moving(GatedResidual::run(mx.value, my.value, mg.value, rows, value),
+    return moving(GatedResidual::run(mx.value, my.value, mg.value, rows, value, nullptr),
                   sum_of_tangents({mx.tangent, times(my.tangent, mg.value), times(my.value, mg.tangent)}));
   }
-  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value)
-                                      : GatedResidual::run(x, y, gate, rows, value);
+  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value, rounded)
+                                      : GatedResidual::run(x, y, gate, rows, value, rounded);
 }
 
 Tensor sum(const Tensor& x, const Tensor& y) {

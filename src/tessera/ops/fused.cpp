@@ -243,6 +243,7 @@ void gated_sum(const GatedRows& n) {
     float* out = space.row(2);
     for (int64_t i = 0; i < n.width; ++i) out[i] = x[i] + (gate ? y[i] * gate[i] : y[i]);
     store_row(n.out, t, n.width, out);
+    if (n.rounded.data) store_row(n.rounded, t, n.width, out);
   });
 }
 
@@ -371,20 +372,33 @@ void depthwise(const DepthwiseRows& n) {
     std::copy_n(row_of(n.bias, 0, n.width, flat), n.width, bias);
   else
     std::fill_n(bias, n.width, 0.0f);
-  each_token(rows, n.width, 2, [&](int64_t r, Space& space) {
-    float* y = space.row(1);
-    std::copy_n(bias, n.width, y);
-    for (int64_t t = 0; t < taps; ++t) {
-      const int64_t source = n.table.source[t * rows + r];
-      if (source < 0) continue;
-      const float* x = row_of(n.x, source, n.width, space.row(0));
-      for (int64_t i = 0; i < n.width; ++i) y[i] += (n.silu ? x[i] * sigmoid(x[i]) : x[i]) * w[t * n.width + i];
+  each_group(all_of(rows), n.width, 4, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
+    float *y = space.row(1), *d_value = space.row(3), *columns = columns_of(n.columns, group, n.width);
+    for (int64_t r = begin; r < end; ++r) {
+      std::copy_n(bias, n.width, y);
+      for (int64_t t = 0; t < taps; ++t) {
+        const int64_t source = n.table.source[t * rows + r];
+        if (source < 0) continue;
+        const float* x = row_of(n.x, source, n.width, space.row(0));
+        for (int64_t i = 0; i < n.width; ++i) y[i] += (n.silu ? x[i] * sigmoid(x[i]) : x[i]) * w[t * n.width + i];
+      }
+      if (n.through.data) {
+        const float* through = row_of(n.through, r, n.width, space.row(0));
+        for (int64_t i = 0; i < n.width; ++i) y[i] *= silu_slope(through[i]);
+      }
+      if (n.value.data) {
+        const float *value = row_of(n.value, r, n.width, space.row(0)),
+                    *up = n.up.data ? row_of(n.up, r, n.width, space.row(2)) : nullptr;
+        for (int64_t i = 0; i < n.width; ++i) {
+          const float gate = y[i] * sigmoid(y[i]);
+          d_value[i] = up ? up[i] * gate : 0;
+          y[i] = up ? up[i] * value[i] * silu_slope(y[i]) : value[i] * gate;
+        }
+        if (up) store_row(n.d_value, r, n.width, d_value);
+      }
+      for (int64_t i = 0; columns && i < n.width; ++i) columns[i] += y[i];
+      store_row(n.y, r, n.width, y);
     }
-    if (n.through.data) {
-      const float* through = row_of(n.through, r, n.width, space.row(0));
-      for (int64_t i = 0; i < n.width; ++i) y[i] *= silu_slope(through[i]);
-    }
-    store_row(n.y, r, n.width, y);
   });
 }
 
@@ -437,6 +451,18 @@ void each_head(int64_t tokens, int64_t heads, const Body& body) {
 const float* head_of(const RowsIn& rows, int64_t place, float* space) { return row_of(rows, place, kStateHead, space); }
 void store_head(const RowsOut& rows, int64_t place, const float* values) { store_row(rows, place, kStateHead, values); }
 
+float positive(float x) { return x <= 0 ? 0 : x; }  // NaN stays
+/// `values` where x is above 0, and 0 elsewhere.
+void keep_where_positive(float* values, const float* x) {
+  for (int64_t i = 0; i < kStateHead; ++i) values[i] = x[i] <= 0 ? 0 : values[i];
+}
+/// The same as max(0, x), in `space`.
+const float* positive_head(const RowsIn& rows, int64_t place, float* space) {
+  const float* from = head_of(rows, place, space);
+  for (int64_t i = 0; i < kStateHead; ++i) space[i] = positive(from[i]);
+  return space;
+}
+
 /// The state of a token's head.
 const float* state_of(const RowTable& states, const TableRuns& runs, int64_t t, int64_t head) {
   return table_row(states, runs, t, kStateValues, nullptr) + head * kStateValues;
@@ -466,12 +492,12 @@ void add_states(const StateSums& n) {
       for (int64_t h = 0; h < n.heads; ++h) {
         const int64_t place = t * n.heads + h;
         float* state = n.sums.partials + group * width + h * kStateValues;
-        const float *b = head_of(n.b, place, up), *c = head_of(n.c, place, last);
+        const float *b = head_of(n.b, place, up), *c = positive_head(n.c.data ? n.c : n.a, place, last);
         for (int64_t i = 0; i < kStateHead; ++i) {
           up[i] = n.down ? b[i] / n.down[place] : b[i];
           state[kStateHead * kStateHead + i] += n.slope ? c[i] * n.slope[place] : c[i];
         }
-        const float* a = head_of(n.a, place, space.row(0));
+        const float* a = n.c.data ? head_of(n.a, place, space.row(0)) : c;
         for (int64_t i = 0; i < kStateHead; ++i)
           for (int64_t j = 0; j < kStateHead; ++j) state[i * kStateHead + j] += a[i] * up[j];
       }
@@ -483,8 +509,9 @@ void state_results(const StateResults& n) {
   each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
     const float* state = state_of(n.states, n.runs, t, h);
     float *out = space.row(1), down = 0;
-    times_products(out, head_of(n.rotated, place, space.row(0)), state);
-    const float *q = head_of(n.q, place, space.row(0)), *last = state + kStateHead * kStateHead;
+    const float* q = positive_head(n.q, place, space.row(2));
+    times_products(out, n.rotated.data ? head_of(n.rotated, place, space.row(0)) : q, state);
+    const float* last = state + kStateHead * kStateHead;
     for (int64_t i = 0; i < kStateHead; ++i) down += q[i] * last[i];
     down += n.eps;
     constexpr float kLargestHalf = 65504;
@@ -502,13 +529,18 @@ void state_gradients(const StateGradients& n) {
   each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
     const float *state = state_of(n.states, n.runs, t, h), *last = state + kStateHead * kStateHead;
     float *db = space.row(1), *da = space.row(2);
-    times_products(db, head_of(n.a, place, space.row(0)), state);
+    const bool both = !n.dc.data;
+    times_products(db, both ? positive_head(n.a, place, space.row(3)) : head_of(n.a, place, space.row(0)), state);
     times_transposed(da, head_of(n.b, place, space.row(0)), state);
     store_head(n.db, place, db);
-    if (n.dc.data)
-      store_head(n.dc, place, last);
-    else
+    if (both) {
       for (int64_t i = 0; i < kStateHead; ++i) da[i] += last[i];
+      keep_where_positive(da, head_of(n.a, place, space.row(0)));
+    } else {
+      float* dc = std::copy_n(last, kStateHead, space.row(3)) - kStateHead;
+      keep_where_positive(dc, head_of(n.c, place, space.row(0)));
+      store_head(n.dc, place, dc);
+    }
     store_head(n.da, place, da);
   });
 }
@@ -528,6 +560,7 @@ void state_result_gradients(const StateResultGradients& n) {
       if (!n.rotated.data) dq[i] += rotated[i];
     }
     if (n.rotated.data) store_head(n.rotated, place, rotated);
+    keep_where_positive(dq, head_of(n.q, place, space.row(0)));
     store_head(n.dq, place, dq);
     n.slope[place] = slope;
   });

@@ -169,6 +169,7 @@ struct GatedRows {
   RowTable gate;
   TableRuns runs;
   RowsOut out;
+  RowsOut rounded = {};  ///< null or out once more
 };
 void gated_sum(const GatedRows& rows);
 
@@ -237,7 +238,8 @@ struct TapTable {
 constexpr bool has_taps(int64_t taps) { return taps == 3 || taps == 9; }
 
 /// y[row] = bias + the sum of x[source] * w over the taps, in their order; with `silu` of silu(x). w [width, taps]. `through`: null
-/// or what the result goes back through: it is multiplied by the slopes of silu there.
+/// or what the result goes back through: it is multiplied by the slopes of silu there. `value`: null or what that result is the
+/// gate of: y = value * silu(result). With `up`, the gradient of this, y is the gradient of the result, and d_value that of value.
 struct DepthwiseRows {
   int64_t width;
   TapTable table;
@@ -245,6 +247,9 @@ struct DepthwiseRows {
   RowsOut y;
   bool silu = false;
   RowsIn through = {};
+  float* columns = nullptr;  ///< null or of y
+  RowsIn value = {}, up = {};
+  RowsOut d_value = {};
 };
 void depthwise(const DepthwiseRows& rows);
 
@@ -269,11 +274,12 @@ struct InvertedTaps {
 void invert_taps(const InvertedTaps& taps);
 
 // Linear attention (rows.h) of heads of kStateHead channels. A state [kStateHead + 1, kStateHead] of a sample's head is fp32; the
-// runs say which sample a token is of. Sums over channels are in their order.
+// runs say which sample a token is of. Sums over channels are in their order. Keys and queries are taken as max(0, x), and the
+// gradients of x are 0 where it is not above 0; their turned forms, where there are such, are taken as they are.
 inline constexpr int64_t kStateHead = 32;
 
-/// Adds a[t]^T b[t], and c[t] as the last row, to the states of samples. In a backward b is divided by `down`, and c is multiplied
-/// by `slope`, of each token and head [tokens, heads].
+/// Adds a[t]^T b[t], and max(0, c[t]) as the last row, to the states of samples. c null: a stands for both, as max(0, a[t]). In a
+/// backward b is divided by `down`, and the last row is multiplied by `slope`, of each token and head [tokens, heads].
 struct StateSums {
   int64_t tokens, heads;
   RowsIn a, b, c;
@@ -283,7 +289,7 @@ struct StateSums {
 };
 void add_states(const StateSums& rows);
 
-/// out = (rotated . products) / (q . sums + eps), with the divisor of each token and head.
+/// out = (rotated . products) / (max(0, q) . sums + eps), with the divisor of each token and head. rotated null: max(0, q).
 struct StateResults {
   int64_t tokens, heads;
   RowsIn rotated, q;
@@ -295,20 +301,20 @@ struct StateResults {
 };
 void state_results(const StateResults& rows);
 
-/// The gradients of a and b of a state whose gradient is given; that of c is part of a's where they are the same (c null).
+/// The gradients of a, b and c of a state whose gradient is given; that of c is part of a's where a stands for both (c null).
 struct StateGradients {
   int64_t tokens, heads;
-  RowsIn a, b;
+  RowsIn a, b, c;
   RowTable states;
   TableRuns runs;
   RowsOut da, db, dc;
 };
 void state_gradients(const StateGradients& rows);
 
-/// The gradients of rotated and q, in dq alone where they are the same (rotated null); slope = -(dy / down) . out.
+/// The gradients of rotated and q, in dq alone where q stands for both (rotated null); slope = -(dy / down) . out.
 struct StateResultGradients {
   int64_t tokens, heads;
-  RowsIn dy, out;
+  RowsIn dy, out, q;
   const float* down;
   RowTable states;
   TableRuns runs;

@@ -18,7 +18,8 @@
   each(depthwise_weight_gradient) each(unfold) each(unfold_gradient) each(embedding_gradient) \
   each(drop_rows) each(attention) each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \
   each(linear_attention_states_backward) each(linear_attention_result) \
-  each(linear_attention_result_backward) each(silu_glu) each(silu_glu_gradients)
+  each(linear_attention_result_backward) each(silu_glu) each(silu_glu_gradients) \
+  each(gated_depthwise) each(gated_depthwise_gradients)
 // clang-format on
 
 /// Declares a function of this name with the signature of the table's.

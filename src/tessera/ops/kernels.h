@@ -186,7 +186,8 @@ struct Kernels {
   Tensor (*sum_backward)(const Tensor& up, at::ScalarType type, Tensor* columns);
   /// The sum over n of 16-bit parts [n, rows, cols] and `bias` [cols], or undefined, in fp32 and rounded once.
   Tensor (*sum_of_halves)(const Tensor& parts, const Tensor& bias);
-  Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
+  /// `rounded`: null, or where a table that makes it in the same pass puts the sum in bf16.
+  Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, Tensor* rounded);
   /// Adds up * y to the rows of dgate [R, D] fp32, and dy = up * gate[row]; undefined: not wanted. dy may share memory with y.
   void (*gated_residual_backward)(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
                                   const Tensor& dy, const Tensor& dgate, bool add, Tensor* columns);
@@ -209,7 +210,7 @@ struct Kernels {
   Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
                       bool silu);
   Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                     at::ScalarType type, const Tensor& through);
+                                     at::ScalarType type, const Tensor& through, Tensor* columns);
   /// Adds to dw [D * taps] and db [D], fp32; undefined: not wanted.
   void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
                                     const Tensor& db, bool silu);
@@ -233,14 +234,14 @@ struct Kernels {
   void (*merge_attention)(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
 
   // Linear attention (rows.h); states are fp32, other operands of any form, and results and gradients of theirs or fp32.
-  // `rotated` may be the same tensor as k or q, and its gradient then is theirs.
+  // `rotated` may be the same tensor as k or q, and its gradient then is theirs. k and q are taken as max(0, x), in both uses.
   Tensor (*linear_attention_states)(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
                                     const Offsets& at);
   struct StatesGradients {
     Tensor rotated, k, v;
   };
-  StatesGradients (*linear_attention_states_backward)(const Tensor& up, const Tensor& rotated, const Tensor& v,
-                                                      bool same, int64_t heads, const Offsets& at);
+  StatesGradients (*linear_attention_states_backward)(const Tensor& up, const Tensor& rotated, const Tensor& k,
+                                                      const Tensor& v, bool same, int64_t heads, const Offsets& at);
   /// `down` [T, heads] receives the divisor of each row.
   Tensor (*linear_attention_result)(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
                                     const Offsets& at, double eps, Tensor& down);
@@ -257,6 +258,12 @@ struct Kernels {
   /// x * silu(gate), alike; and the gradients of x and gate.
   Tensor (*silu_glu)(const Tensor& x, const Tensor& gate);
   std::pair<Tensor, Tensor> (*silu_glu_gradients)(const Tensor& dy, const Tensor& x, const Tensor& gate);
+  /// value * silu(depthwise(x)), and the gradients of value and of the convolution's result, which is computed again.
+  Tensor (*gated_depthwise)(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w,
+                            const Tensor& bias, bool silu);
+  std::pair<Tensor, Tensor> (*gated_depthwise_gradients)(const Tensor& dy, const Tensor& value, const Tensor& x,
+                                                         const Tensor& table, const Tensor& w, const Tensor& bias,
+                                                         bool silu);
 };
 
 /// Tensors for results of attention: those of `into`, and new ones for what is undefined there.

@@ -51,10 +51,12 @@ struct Linear : Function<Linear<kGelu>> {
     ctx->saved_data["fp8"] = fp8;
     if (fp8 && !kGelu && !site_of(weight)->frozen)
       ctx->saved_data["columns"] = c10::IValue::make_capsule(session().fp8->columns(x));
-    if (!kGelu && session().rounded && x.scalar_type() == at::kFloat && !site_of(weight)->frozen)
+    const Tensor given = !kGelu && session().rounded ? session().rounded->given(x) : Tensor();
+    if (!kGelu && session().rounded && !given.defined() && x.scalar_type() == at::kFloat && !site_of(weight)->frozen)
       ctx->saved_data["rounded"] = c10::IValue::make_capsule(session().rounded->readers(x));
     if (kGelu) ctx->saved_data["bias"] = bias_behind(x);
-    ctx->save_for_backward({x});
+    ctx->saved_data["type"] = static_cast<int64_t>(x.scalar_type());
+    ctx->save_for_backward({given.defined() ? given : x});
     const Tensor y = known ? known->detach()
                            : run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kGelu);
     if (!passes) return {y};
@@ -96,6 +98,12 @@ struct Linear : Function<Linear<kGelu>> {
     return dx;
   }
 
+  /// What has the dtype of the input: it, or for what was saved rounded one value in its place.
+  static Tensor input_like(AutogradContext* ctx, const Tensor& saved) {
+    const auto type = static_cast<at::ScalarType>(ctx->saved_data["type"].toInt());
+    return saved.scalar_type() == type ? saved : at::empty({1, 1}, saved.options().dtype(type)).expand(saved.sizes());
+  }
+
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
     if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
@@ -124,7 +132,8 @@ struct Linear : Function<Linear<kGelu>> {
       if (fp8)
         dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
       else
-        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x));
+        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), input_like(ctx, x), kGelu,
+                                              kGelu && is_sole_owner(x));
       if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};

@@ -60,7 +60,9 @@ Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale,
 
 /// x + y * gate[row]. x, y [T, D], x and the result fp32; gate [R, D]. Gradients to x (passed through, no copy), y,
 /// gate. Saves y, gate. `value` = false: makes the node with an expanded one-element result, for a recomputed graph.
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value = true);
+/// `rounded`: receives the result in bf16 as well, for products, where the device writes both in one pass.
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value = true,
+                      Tensor* rounded = nullptr);
 
 /// x + y [T, D] in the dtype of x, which is fp32 or that of y. Saves nothing.
 Tensor sum(const Tensor& x, const Tensor& y);

@@ -1,6 +1,7 @@
 #include "tessera/ops/rows.h"
 
 #include "tessera/base/check.h"
+#include "tessera/ops/activations.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
@@ -60,28 +61,62 @@ struct Rope : Function<Rope> {
   }
 };
 
+/// What the nodes of convolutions keep beside their operands.
+void keep_sites(AutogradContext* ctx, const Tensor& x, Handle weight, Handle bias, bool silu) {
+  ctx->saved_data["w"] = weight, ctx->saved_data["b"] = bias, ctx->saved_data["silu"] = silu;
+  ctx->saved_data["bias"] = bias_behind(x);
+}
+/// The gradient of x, if it is wanted; adds those of weight and bias.
+Tensor depthwise_backward(AutogradContext* ctx, const Tensor& dy, const Tensor& x, const Tensor& table, bool wanted) {
+  WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
+  const Tensor dw = accumulating(weight), db = bias ? accumulating(*bias) : Tensor();
+  const bool silu = ctx->saved_data["silu"].toBool();
+  if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db, silu);
+  if (!wanted) return {};
+  ColumnSums columns(ctx);
+  const Tensor dx = kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type(),
+                                                        silu ? x : Tensor(), columns.wanted());
+  columns.leave(dx);
+  return dx;
+}
+Tensor value_of(const WeightSite* bias) { return bias ? bias->value : Tensor(); }
+
 struct Depthwise : Function<Depthwise> {
   static Tensor run(const Tensor& x, const Tensor& table, const WeightSite& weight, const WeightSite* bias,
                     at::ScalarType type, bool silu) {
-    return kernels(x).depthwise(x, table, weight.value, bias ? bias->value : Tensor(), type, silu);
+    return kernels(x).depthwise(x, table, weight.value, value_of(bias), type, silu);
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, const Tensor& table, Handle weight,
                         Handle bias, int64_t type, bool silu) {
     ctx->save_for_backward({x, table});
-    ctx->saved_data["w"] = weight, ctx->saved_data["b"] = bias, ctx->saved_data["silu"] = silu;
+    keep_sites(ctx, x, weight, bias, silu);
     return run(x, table, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), silu);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &table = saved[1], dy = grads[0].contiguous();
-    WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
-    const Tensor dw = accumulating(weight), db = bias ? accumulating(*bias) : Tensor();
-    const bool silu = ctx->saved_data["silu"].toBool();
-    if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db, silu);
-    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}, {}};
-    const Tensor dx =
-        kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type(), silu ? x : Tensor());
-    return {dx, {}, {}, {}, {}, {}, {}};
+    const Tensor dy = grads[0].contiguous();
+    return {depthwise_backward(ctx, dy, saved[0], saved[1], ctx->needs_input_grad(0)), {}, {}, {}, {}, {}, {}};
+  }
+};
+
+struct GatedDepthwise : Function<GatedDepthwise> {
+  static Tensor run(const Tensor& value, const Tensor& x, const Tensor& table, const WeightSite& weight,
+                    const WeightSite* bias, bool silu) {
+    return kernels(x).gated_depthwise(value, x, table, weight.value, value_of(bias), silu);
+  }
+  static Tensor forward(AutogradContext* ctx, const Tensor& value, const Tensor& x, const Tensor& anchor,
+                        const Tensor& table, Handle weight, Handle bias, bool silu) {
+    ctx->save_for_backward({value, x, table});
+    keep_sites(ctx, x, weight, bias, silu);
+    return run(value, x, table, *site_of(weight), site_of(bias), silu);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &value = saved[0], &x = saved[1], &table = saved[2];
+    const auto [d_value, dy] =
+        kernels(x).gated_depthwise_gradients(grads[0].contiguous(), value, x, table, site_of(ctx, "w")->value,
+                                             value_of(site_of(ctx, "b")), ctx->saved_data["silu"].toBool());
+    return {d_value, depthwise_backward(ctx, dy, x, table, ctx->needs_input_grad(1)), {}, {}, {}, {}, {}};
   }
 };
 
@@ -135,6 +170,19 @@ Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, Weigh
   if (wants_graph({&x, &anchor}))
     return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type), silu);
   return Depthwise::run(x, table, weight, bias, type, silu);
+}
+
+Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias,
+                       const Tensor& anchor, bool silu) {
+  check_internal(value.is_contiguous() && value.sizes() == at::IntArrayRef({table.size(1), x.size(1)}),
+                 "ops.gated_depthwise", "what is gated must have the rows of the convolution's result");
+  if (any_moves({&value, &x}))
+    return silu_glu(value, depthwise(x, table, weight, bias, anchor, value.scalar_type(), silu));
+  check_internal(x.is_contiguous() && weight.value.numel() == x.size(1) * table.size(0), "ops.gated_depthwise",
+                 "the weight must have a value for each channel and tap");
+  if (wants_graph({&value, &x, &anchor}))
+    return GatedDepthwise::apply(value, x, anchor, table, handle(&weight), handle(bias), silu);
+  return GatedDepthwise::run(value, x, table, weight, bias, silu);
 }
 
 }  // namespace tessera::ops

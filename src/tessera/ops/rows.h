@@ -22,6 +22,10 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
                  at::ScalarType type = at::kFloat, bool silu = false);
 
+/// value * silu(y) of such a y, in the dtype of `value`. Saves value, x and the table: the backward computes y again.
+Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias,
+                       const Tensor& anchor, bool silu = false);
+
 /// The rows that each tap reads, side by side: y[r, c * taps + t] = x[table[t, r], c], zero for entries -1. x [N, D],
 /// table [taps, T] int32; in the dtype of x. Saves the table.
 Tensor unfold(const Tensor& x, const Tensor& table);

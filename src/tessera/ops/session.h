@@ -111,12 +111,15 @@ struct RoundedRows : torch::CustomClassHolder {
 class RoundedInput {
  public:
   RoundedInput() = default;
-  RoundedInput(const at::Tensor& x, at::Tensor rounded) : input_(x), rows_(std::move(rounded)) {}
+  /// What made x has rounded it as well.
+  RoundedInput(const at::Tensor& x, at::Tensor rounded) : input_(x), rows_(std::move(rounded)), given_(true) {}
   /// Rounded, until another input comes or clear().
   const at::Tensor& rows(const at::Tensor& x);
   /// The same for the weight gradients of all linears that read x; counts one more of them.
   c10::intrusive_ptr<RoundedRows> readers(const at::Tensor& x);
   at::Tensor known() const { return rows_; }  ///< undefined: nobody has asked
+  /// x rounded by what made it, which a graph can keep in place of x; or undefined.
+  at::Tensor given(const at::Tensor& x) const { return given_ && input_.is(x) ? rows_ : at::Tensor(); }
   void clear() { *this = RoundedInput(); }
 
  private:
@@ -124,6 +127,7 @@ class RoundedInput {
 
   LastInput input_;
   at::Tensor rows_;
+  bool given_ = false;
   c10::intrusive_ptr<RoundedRows> readers_;
 };
 

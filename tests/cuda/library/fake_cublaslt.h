@@ -18,7 +18,8 @@ struct FakeCublasLt {
   uint64_t refused = 0;  ///< algorithm
   size_t needs = 0;      ///< bytes of workspace
   // noted
-  int alive = 0;  ///< descriptions
+  int alive = 0;   ///< descriptions
+  int checks = 0;  ///< of algorithms
   int asked = 0, products = 0, compute = 0, scale = 0;
   uint64_t workspace = 0, reductions = 0, alignment = 0, algorithm = 0, epilogue = 0;
   FakeMatrix a{}, b{}, d{};

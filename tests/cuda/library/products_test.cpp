@@ -2,6 +2,8 @@
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "fake_cublaslt.h"
 #include "tessera/cuda/kernels.h"
 
@@ -15,6 +17,13 @@ const LibraryMemory kRoom{nullptr, memory, 4096};
 LibraryProduct linear() {
   return {ops::Form::bf16, ops::Form::bf16, 5,           3,           2,    false, true, 2, 2, 3,
           memory,          memory + 16,     memory + 32, memory + 48, false};
+}
+
+/// On a thread of its own, whose descriptions end with it.
+std::string multiplied(const LibraryProduct& product, const ProductWords& words) {
+  std::string why;
+  std::thread([&] { why = multiply(product, words, kRoom, nullptr); }).join();
+  return why;
 }
 
 class CublasLt : public ::testing::Test {
@@ -45,7 +54,7 @@ TEST_F(CublasLt, AResultOfTheHeuristicThatIsNoneIsLeftOut) {
 }
 
 TEST_F(CublasLt, RowsInMemoryAreItsColumns) {
-  EXPECT_EQ(multiply(linear(), {104}, kRoom, nullptr), "");
+  EXPECT_EQ(multiplied(linear(), {104}), "");
   const FakeCublasLt& fake = *fake_cublaslt();
   EXPECT_EQ(fake.products, 1);
   EXPECT_EQ(fake.algorithm, 104u);
@@ -65,7 +74,7 @@ TEST_F(CublasLt, AWeightsGradientIsAddedInFp32) {
   LibraryProduct p = linear();
   p = {ops::Form::bf16, ops::Form::fp32, 3,       2,           5,   true, false, 3, 2, 2,
        memory,          memory + 16,     nullptr, memory + 48, true};
-  EXPECT_EQ(multiply(p, {100}, kRoom, nullptr), "");
+  EXPECT_EQ(multiplied(p, {100}), "");
   const FakeCublasLt& fake = *fake_cublaslt();
   EXPECT_TRUE(!fake.a.turned && fake.a.rows == 2 && fake.a.cols == 5 && fake.a.stride == 2);
   EXPECT_TRUE(fake.b.turned && fake.b.rows == 3 && fake.b.cols == 5 && fake.b.stride == 3);
@@ -77,10 +86,39 @@ TEST_F(CublasLt, AWeightsGradientIsAddedInFp32) {
 
 TEST_F(CublasLt, AnAlgorithmThatItRefusesOrThatNeedsMoreMemoryMultipliesNothing) {
   fake_cublaslt()->refused = 104;
-  EXPECT_EQ(multiply(linear(), {104}, kRoom, nullptr), "the fake refuses");
+  EXPECT_EQ(multiplied(linear(), {104}), "the fake refuses");
   fake_cublaslt()->needs = 4097;
-  EXPECT_NE(multiply(linear(), {100}, kRoom, nullptr), "");
+  EXPECT_NE(multiplied(linear(), {100}), "");
   EXPECT_EQ(fake_cublaslt()->products, 0);
+}
+
+TEST_F(CublasLt, AProductIsDescribedAndCheckedOnceAThread) {
+  std::thread([] {
+    const FakeCublasLt& fake = *fake_cublaslt();
+    LibraryProduct p = linear();
+    EXPECT_EQ(multiply(p, {104}, kRoom, nullptr), "");
+    const int described = fake.alive;
+    p.a = memory + 4, p.bias = memory + 40, p.add = true;
+    EXPECT_EQ(multiply(p, {104}, kRoom, nullptr), "");
+    EXPECT_EQ(fake.products, 2);
+    EXPECT_EQ(fake.checks, 1);
+    EXPECT_EQ(fake.alive, described);
+    EXPECT_EQ(fake.b.data, memory + 4);
+    EXPECT_EQ(fake.bias, memory + 40);
+    EXPECT_EQ(fake.beta, 1);
+    p.bias = nullptr;
+    EXPECT_EQ(multiply(p, {104}, kRoom, nullptr), "") << "another description";
+    EXPECT_EQ(fake.bias, nullptr);
+    EXPECT_EQ(multiply(p, {105}, kRoom, nullptr), "") << "another algorithm";
+    EXPECT_EQ(fake.algorithm, 105u);
+    EXPECT_EQ(multiply(p, {105}, {nullptr, memory, 4095}, nullptr), "") << "other memory";
+    EXPECT_EQ(fake.checks, 4);
+    for (size_t i = 0; i < 2 * kMostKnownProducts; ++i) {
+      p.m = static_cast<int64_t>(i) + 6;
+      EXPECT_EQ(multiply(p, {104}, kRoom, nullptr), "");
+      EXPECT_LE(fake.alive, described * static_cast<int>(kMostKnownProducts));
+    }
+  }).join();
 }
 
 }  // namespace

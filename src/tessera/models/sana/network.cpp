@@ -57,7 +57,8 @@ class Block final : public FamilyUnit<Config> {
     const auto modulated = [&](const Tensor& shift, const Tensor& scale) {
       return Norm{.eps = c_.norm_eps, .shift = &shift, .scale = &scale};
     };
-    x = ctx.residual("gate1", x, linear_attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2]);
+    x = ctx.residual("gate1", x, linear_attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2],
+                     /*space=*/0, /*multiplied=*/true);
     x = ctx.residual("sum", x, cross_attention(ctx, x, in.cond[kContext]));
     x = ctx.residual("gate2", x, feed_forward(ctx, ctx.norm("norm2", x, modulated(m[3], m[4]))), &m[5]);
     return {{x}, {}};
@@ -74,18 +75,19 @@ class Block final : public FamilyUnit<Config> {
     const net::Linear by_heads{.split = kColumns, .bias = false};
     const auto projected = [&](const char* site, const char* norm) {
       const Tensor z = ctx.linear(site, y, by_heads);
-      return ops::relu(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps, .split = kColumns}) : z);
+      return c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps, .split = kColumns}) : z;
     };
     const Tensor q = projected("attn.q", "attn.q_norm"), k = projected("attn.k", "attn.k_norm");  // [T, d]
     const Tensor v = ctx.linear("attn.v", y, by_heads);
     if (!c_.is_video())
       return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps), kFromHeads);
-    const Tensor turned_q = ctx.rope("attn.rope_q", q, c_.num_heads, net::RopeStyle::interleaved);
-    const Tensor turned_k = ctx.rope("attn.rope_k", k, c_.num_heads, net::RopeStyle::interleaved);
-    return ctx.linear(
-        "attn.proj",
-        ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps, {.q = &turned_q, .k = &turned_k}),
-        kFromHeads);
+    const Tensor plain_q = ops::relu(q), plain_k = ops::relu(k);
+    const Tensor turned_q = ctx.rope("attn.rope_q", plain_q, c_.num_heads, net::RopeStyle::interleaved);
+    const Tensor turned_k = ctx.rope("attn.rope_k", plain_k, c_.num_heads, net::RopeStyle::interleaved);
+    return ctx.linear("attn.proj",
+                      ctx.linear_attention("attn", plain_q, plain_k, v, c_.num_heads, c_.attention_eps,
+                                           {.q = &turned_q, .k = &turned_k}),
+                      kFromHeads);
   }
 
   /// Of x as it is, without a norm before it.
@@ -107,16 +109,11 @@ class Block final : public FamilyUnit<Config> {
     const net::Linear wide{.out = c_.hidden(), .split = kColumns, .kernel = {1, 1}};
     const Tensor value = ctx.linear("mlp.inverted_conv.value", y, wide),
                  gate = ctx.linear("mlp.inverted_conv.gate", y, wide);
-    const net::Conv in_frame{.kernel = {1, 3, 3}, .split = kColumns, .silu = true};
-    const Tensor near = ctx.conv("mlp.depth_conv.value", value, in_frame),
-                 near_gate = ctx.conv("mlp.depth_conv.gate", gate, in_frame);
-    const Tensor z = ctx.linear("mlp.point_conv.conv", near,
-                                {.act = Act::silu_glu,
-                                 .gate = &near_gate,
-                                 .out = c_.dim(),
-                                 .split = kRows,
-                                 .bias = false,
-                                 .kernel = {1, 1}});  // [T, d]
+    net::Conv in_frame{.kernel = {1, 3, 3}, .split = kColumns, .silu = true};
+    const Tensor near = ctx.conv("mlp.depth_conv.value", value, in_frame);
+    in_frame.value = &near;
+    const Tensor z = ctx.linear("mlp.point_conv.conv", ctx.conv("mlp.depth_conv.gate", gate, in_frame),
+                                {.out = c_.dim(), .split = kRows, .bias = false, .kernel = {1, 1}});  // [T, d]
     if (!c_.is_video()) return z;
     const Tensor times = ctx.unfold("mlp.t_rows", z, {.kernel = {3, 1, 1}});  // [T, 3 d]
     // It reads all channels of a row: every rank of tp has its weight, and convolves its own rows.

@@ -60,7 +60,8 @@ class Block final : public FamilyUnit<Config> {
     const auto modulated = [](const Tensor& shift, const Tensor& scale) {
       return Norm{.shift = &shift, .scale = &scale};
     };
-    x = ctx.residual("gate1", x, self_attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2]);
+    x = ctx.residual("gate1", x, self_attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2],
+                     /*space=*/0, /*multiplied=*/true);
     x = ctx.residual("sum", x, cross_attention(ctx, x, in.cond[kContext]));
     x = ctx.residual("gate2", x, feed_forward(ctx, ctx.norm("norm2", x, modulated(m[3], m[4]))), &m[5]);
     return {{x}, {}};

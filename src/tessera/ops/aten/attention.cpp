@@ -498,12 +498,14 @@ void each_sample_with_rows(const Offsets& at, int64_t heads, const Body& body) {
 /// A state's products [heads, d, d] and sums [heads, 1, d].
 Tensor products_of(const Tensor& state) { return state.narrow(1, 0, state.size(2)); }
 Tensor sums_of(const Tensor& state) { return state.narrow(1, state.size(2), 1); }
+Tensor above_zero(const Tensor& x) { return at::threshold(as_floats(x), 0, 0); }  // at::relu has no meta form
 
 }  // namespace
 
 Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& plain_k, const Tensor& values, int64_t heads,
                                const Offsets& at) {
-  const Tensor rotated = as_floats(rotated_k), k = as_floats(plain_k), v = as_floats(values);
+  const Tensor k = above_zero(plain_k), rotated = rotated_k.is_same(plain_k) ? k : as_floats(rotated_k),
+               v = as_floats(values);
   const int64_t d = k.size(1) / heads;
   const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, k.options());
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -514,10 +516,10 @@ Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& plain_k, c
   return states;
 }
 
-Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated_k,
+Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated_k, const Tensor& k,
                                                           const Tensor& values, bool same, int64_t heads,
                                                           const Offsets& at) {
-  const Tensor rotated = as_floats(rotated_k), v = as_floats(values);
+  const Tensor rotated = same ? above_zero(k) : as_floats(rotated_k), v = as_floats(values);
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -526,12 +528,13 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
     rows(d_v).copy_(rows(rotated).bmm(products_of(state)));
     same ? rows(d_k).add_(sums_of(state)) : rows(d_k).copy_(sums_of(state).expand_as(rows(d_k)));
   });
-  return {d_rotated, d_k, d_v};
+  const Tensor masked = at::threshold_backward(d_k, as_floats(k), 0);
+  return {same ? masked : d_rotated, masked, d_v};
 }
 
 Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& plain_q, const Tensor& states, int64_t heads,
                                const Offsets& at, double eps, Tensor& down) {
-  const Tensor rotated = as_floats(rotated_q), q = as_floats(plain_q);
+  const Tensor q = above_zero(plain_q), rotated = rotated_q.is_same(plain_q) ? q : as_floats(rotated_q);
   const Tensor out = at::empty_like(q);
   down = at::empty({q.size(0), heads}, q.options());
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -545,7 +548,8 @@ Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& plain_q, c
 Kernels::ResultGradients linear_attention_result_backward(const Tensor& up_y, const Kernels::SavedResult& given,
                                                           bool same, int64_t heads, const Offsets& at) {
   const Tensor dy = as_floats(up_y);
-  const Kernels::SavedResult saved = {as_floats(given.rotated), as_floats(given.q), given.states, as_floats(given.out),
+  const Tensor q = above_zero(given.q);
+  const Kernels::SavedResult saved = {same ? q : as_floats(given.rotated), q, given.states, as_floats(given.out),
                                       given.down};
   const Tensor d_q = at::empty_like(saved.q), d_rotated = same ? d_q : at::empty_like(saved.q),
                d_states = at::zeros(saved.states.sizes(), saved.states.options());
@@ -558,7 +562,8 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& up_y, co
     same ? rows(d_rotated).add_(back) : rows(d_rotated).copy_(back);
     products_of(d_state).copy_(rows(saved.rotated).transpose(1, 2).bmm(up));
   });
-  return {d_rotated, d_q, d_states};
+  const Tensor masked = at::threshold_backward(d_q, as_floats(given.q), 0);
+  return {same ? masked : d_rotated, masked, d_states};
 }
 
 }  // namespace tessera::ops::aten

@@ -172,11 +172,13 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   return total;
 }
 
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
-  if (!fits(&rows, x.size(0)) || !has_form(y)) return aten::gated_residual(x, y, gate, rows);
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, Tensor* rounded) {
+  if (!fits(&rows, x.size(0)) || !has_form(y)) return aten::gated_residual(x, y, gate, rows, nullptr);
   const Tensor total = at::empty_like(x);
+  if (rounded) *rounded = at::empty(x.sizes(), x.options().dtype(at::kBFloat16));
   run(x, ops::gated_sum, &device::Backend::gated_sum,
-      GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total)});
+      GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total),
+                rounded ? out(*rounded) : RowsOut{}});
   return total;
 }
 
@@ -309,26 +311,64 @@ bool fits(const Tensor& x, const Tensor& table) {
 }
 
 Tensor convolved(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
-                 bool silu, const Tensor& through) {
+                 bool silu, const Tensor& through, Tensor* columns) {
   const Tensor y = at::empty({table.size(1), x.size(1)}, x.options().dtype(type));
+  float* sums = columns_of(columns, y, runs_of(nullptr, y.size(0)).groups, y.size(1));
   run(x, ops::depthwise, &device::Backend::depthwise,
-      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through)});
+      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through), sums});
   return y;
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type,
                  bool silu) {
   if (!fits(x, table) || !has_form(w)) return aten::depthwise(x, table, w, bias, type, silu);
-  return convolved(x, table, w, bias, type, silu, {});
+  return convolved(x, table, w, bias, type, silu, {}, nullptr);
 }
 
 Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type, const Tensor& through) {
-  if (!fits(dy, table) || !has_form(w)) return aten::depthwise_input_gradient(dy, table, w, source_rows, type, through);
+                                at::ScalarType type, const Tensor& through, Tensor* columns) {
+  if (!fits(dy, table) || !has_form(w))
+    return aten::depthwise_input_gradient(dy, table, w, source_rows, type, through, nullptr);
   const Tensor inverse = at::empty({table.size(0), source_rows}, table.options());
   run(dy, ops::invert_taps, &device::Backend::invert_taps,
       InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
-  return convolved(dy, inverse, w, {}, type, /*silu=*/false, through);
+  return convolved(dy, inverse, w, {}, type, /*silu=*/false, through, columns);
+}
+
+/// `rows` of a convolution whose result gates `value`.
+DepthwiseRows gating(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
+                     bool silu, const Tensor& y) {
+  return {.width = x.size(1),
+          .table = taps_of(table, x.size(0)),
+          .x = in(x),
+          .w = in(w),
+          .bias = in(bias),
+          .y = out(y),
+          .silu = silu,
+          .value = in(value)};
+}
+bool fits(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w) {
+  return fits(x, table) && has_form(w) && has_form(value) && value.is_contiguous();
+}
+
+Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
+                       bool silu) {
+  if (!fits(value, x, table, w)) return aten::gated_depthwise(value, x, table, w, bias, silu);
+  const Tensor y = at::empty_like(value);
+  run(x, ops::depthwise, &device::Backend::depthwise, gating(value, x, table, w, bias, silu, y));
+  return y;
+}
+
+std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tensor& value, const Tensor& x,
+                                                    const Tensor& table, const Tensor& w, const Tensor& bias,
+                                                    bool silu) {
+  if (!fits(value, x, table, w) || !has_form(dy))
+    return aten::gated_depthwise_gradients(dy, value, x, table, w, bias, silu);
+  const Tensor d_value = at::empty_like(value), d_gate = at::empty_like(value);
+  DepthwiseRows rows = gating(value, x, table, w, bias, silu, d_gate);
+  rows.up = in(dy), rows.d_value = out(d_value);
+  run(x, ops::depthwise, &device::Backend::depthwise, rows);
+  return {d_value, d_gate};
 }
 
 void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
@@ -369,18 +409,21 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
   if (!fits({&rotated, &k, &v}, heads, at)) return aten::linear_attention_states(rotated, k, v, heads, at);
   const Tensor states =
       at::zeros({static_cast<int64_t>(at.size()) - 1, heads, kStateRows, kStateHead}, k.options().dtype(at::kFloat));
-  add_to_states(states, {k.size(0), heads, in(rotated), in(v), in(k), nullptr, nullptr, runs_of(at), {}}, k);
+  const Tensor sums = rotated.is_same(k) ? Tensor() : k;
+  add_to_states(states, {k.size(0), heads, in(rotated), in(v), in(sums), nullptr, nullptr, runs_of(at), {}}, k);
   return states;
 }
 
-Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& v,
-                                                          bool same, int64_t heads, const Offsets& at) {
-  if (!fits({&rotated, &v}, heads, at)) return aten::linear_attention_states_backward(up, rotated, v, same, heads, at);
+Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& k,
+                                                          const Tensor& v, bool same, int64_t heads,
+                                                          const Offsets& at) {
+  if (!fits({&rotated, &k, &v}, heads, at))
+    return aten::linear_attention_states_backward(up, rotated, k, v, same, heads, at);
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
   run(v, ops::state_gradients, &device::Backend::state_gradients,
-      StateGradients{v.size(0), heads, in(rotated), in(v), states_at(up), runs_of(at), out(d_rotated), out(d_v),
-                     out(same ? Tensor() : d_k)});
+      StateGradients{v.size(0), heads, in(rotated), in(v), in(same ? Tensor() : k), states_at(up), runs_of(at),
+                     out(d_rotated), out(d_v), out(same ? Tensor() : d_k)});
   return {d_rotated, d_k, d_v};
 }
 
@@ -390,8 +433,8 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   const Tensor y = at::empty_like(q);
   down = at::empty({q.size(0), heads}, states.options());
   run(q, ops::state_results, &device::Backend::state_results,
-      StateResults{q.size(0), heads, in(rotated), in(q), states_at(states), runs_of(at), static_cast<float>(eps),
-                   out(y), floats_of(down)});
+      StateResults{q.size(0), heads, in(rotated.is_same(q) ? Tensor() : rotated), in(q), states_at(states), runs_of(at),
+                   static_cast<float>(eps), out(y), floats_of(down)});
   return y;
 }
 
@@ -402,12 +445,20 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
   const Tensor &q = saved.q, d_q = at::empty_like(q), d_rotated = same ? d_q : at::empty_like(q),
                slope = at::empty_like(saved.down), d_states = at::zeros(saved.states.sizes(), saved.states.options());
   run(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
-      StateResultGradients{q.size(0), heads, in(dy), in(saved.out), floats_of(saved.down), states_at(saved.states),
-                           runs_of(at), out(same ? Tensor() : d_rotated), out(d_q), floats_of(slope)});
-  add_to_states(
-      d_states,
-      {q.size(0), heads, in(saved.rotated), in(dy), in(q), floats_of(saved.down), floats_of(slope), runs_of(at), {}},
-      q);
+      StateResultGradients{q.size(0), heads, in(dy), in(saved.out), in(q), floats_of(saved.down),
+                           states_at(saved.states), runs_of(at), out(same ? Tensor() : d_rotated), out(d_q),
+                           floats_of(slope)});
+  add_to_states(d_states,
+                {q.size(0),
+                 heads,
+                 in(saved.rotated),
+                 in(dy),
+                 in(same ? Tensor() : q),
+                 floats_of(saved.down),
+                 floats_of(slope),
+                 runs_of(at),
+                 {}},
+                q);
   return {d_rotated, d_q, d_states};
 }
 
@@ -450,6 +501,8 @@ const Kernels& fused_kernels() {
     all.gated_residual_backward = fused::gated_residual_backward;
     all.rope = fused::rope;
     all.depthwise = fused::depthwise;
+    all.gated_depthwise = fused::gated_depthwise;
+    all.gated_depthwise_gradients = fused::gated_depthwise_gradients;
     all.depthwise_input_gradient = fused::depthwise_input_gradient;
     all.depthwise_weight_gradient = fused::depthwise_weight_gradient;
     all.linear_attention_states = fused::linear_attention_states;

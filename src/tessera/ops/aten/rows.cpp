@@ -49,7 +49,7 @@ Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Te
 }
 
 Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type, const Tensor& through) {
+                                at::ScalarType type, const Tensor& through, Tensor* /*columns*/) {
   const Tensor dy = as_floats(up), weights = by_tap(w, table), dx = at::zeros({source_rows, dy.size(1)}, dy.options());
   for (int64_t t = 0; t < table.size(0); ++t) {
     const Tap tap = tap_of(table, t);
@@ -69,6 +69,16 @@ void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& 
     const Tap tap = tap_of(table, t);
     weights.select(1, t).add_(selected(wide, tap.source).mul_(tap.present).mul_(dy).sum(0));
   }
+}
+
+Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
+                       bool silu) {
+  return silu_glu(value, depthwise(x, table, w, bias, value.scalar_type(), silu));
+}
+std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tensor& value, const Tensor& x,
+                                                    const Tensor& table, const Tensor& w, const Tensor& bias,
+                                                    bool silu) {
+  return silu_glu_gradients(dy, value, depthwise(x, table, w, bias, value.scalar_type(), silu));
 }
 
 Tensor unfold(const Tensor& x, const Tensor& table) {

@@ -100,7 +100,7 @@ void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& 
 }
 
 Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
-                                at::ScalarType type, const Tensor& through) {
+                                at::ScalarType type, const Tensor& through, Tensor* /*columns*/) {
   const int64_t taps = table.size(0), width = up.size(1);
   Tensor dx;
   {
@@ -112,6 +112,16 @@ Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Ten
       });
   }
   return (through.defined() ? at::silu_backward(dx, as_floats(through)) : dx).to(type);
+}
+
+Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
+                       bool silu) {
+  return silu_glu(value, depthwise(x, table, w, bias, value.scalar_type(), silu));
+}
+std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tensor& value, const Tensor& x,
+                                                    const Tensor& table, const Tensor& w, const Tensor& bias,
+                                                    bool silu) {
+  return silu_glu_gradients(dy, value, depthwise(x, table, w, bias, value.scalar_type(), silu));
 }
 
 Tensor unfold(const Tensor& x, const Tensor& table) {
