@@ -166,9 +166,10 @@ std::vector<MemoryRow> memory_rows(const Planned& planned, const plan::MemoryCur
       {"activations", parts.activations - libraries, "saved for the backward, inputs, tables"},
       {"temporaries", parts.temporaries, "inside the instruction that runs"}};
   if (swap > 0)
-    rows.push_back(
-        {"expert swap", swap,
-         "device buffer through which experts are swapped with the " + std::string(name(planned.plan().idle))});
+    rows.push_back({"expert swap", swap,
+                    planned.plan().shared_base ? "device buffer through which adapters change places"
+                                               : "device buffer through which experts are swapped with the " +
+                                                     std::string(name(planned.plan().idle))});
   if (libraries > 0) rows.push_back({"libraries", libraries, workspaces.front().name + ": " + workspaces.front().note});
   return rows;
 }
