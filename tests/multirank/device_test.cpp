@@ -61,6 +61,8 @@ TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
   EXPECT_EQ(there.output.find("allocated memory from the GPU's driver"), std::string::npos) << there.output;
   for (const char* unused : {"blocks:cp", "reach:", "states:"})
     EXPECT_EQ(there.output.find(unused), std::string::npos) << "Wan sends nothing of that kind: " << there.output;
+  if (std::string(GetParam().name) == "experts_side_by_side")
+    EXPECT_NE(text_of(shared().out(device) + "/plan.toml").find("together = 2"), std::string::npos);
   if (GetParam().lora) return;
   const auto weights = shared().model(cpu);
   EXPECT_FALSE(weights.empty());

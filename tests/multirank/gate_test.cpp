@@ -650,6 +650,8 @@ TEST(SideBySide, IsOffAndSaysWhyWhereItCannotBe) {
   EXPECT_EQ(why(two + Flags{"--plan.states", "host"}), "off: the plan offloads");
   EXPECT_EQ(why(two + Flags{"--plan.compute_dtype", "fp16"}),
             "off: the loss scale of a pass depends on the one before it");
+  EXPECT_EQ(why(two + Flags{"--train.optimizer", "prodigy", "--train.lr", "1"}),
+            "off: the optimizer finds a step size from pass to pass");
   EXPECT_EQ(planned(frequent({0.6, 0.3, 0.1}) + two)["side_by_side"], "off: experts.share = off");
   EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.frequencies", "1,0"})["side_by_side"],
             "off: it would save less than a per cent");

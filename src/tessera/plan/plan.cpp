@@ -7,7 +7,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/mesh.h"
 #include "tessera/base/names.h"
-#include "tessera/plan/optimizers.h"
 
 namespace tessera::plan {
 
@@ -187,7 +186,7 @@ std::string Plan::keeps_apart() const {
   if (!std::ranges::all_of(units, on_device)) return "the plan offloads";
   if (update != Update::end) return "updates are not at the end of a pass";
   if (compute == DType::f16 || reduce == DType::f16) return "the loss scale of a pass depends on the one before it";
-  if (row(states.optimizer).distance) return "the optimizer finds a step size from pass to pass";
+  if (states.optimizer == Optimizer::prodigy) return "the optimizer finds a step size from pass to pass";
   return "";
 }
 
