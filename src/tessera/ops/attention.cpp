@@ -268,8 +268,9 @@ Tensor states_tangent(const Moving& rotated, const Moving& k, const Moving& v, i
         run(tangent(rotated).detach(), summed, v.value);  // another tensor than what is summed, and taken as it is
     const int64_t last = by_keys.size(2) - 1;
     for (size_t s = 0; s + 1 < at.size(); ++s)  // of which run() takes what is above 0
-      by_keys[static_cast<int64_t>(s)].select(1, last).copy_(
-          as_floats(by_head(summed, at[s], at[s + 1], heads)).sum(1));
+      if (at[s] < at[s + 1])
+        by_keys[static_cast<int64_t>(s)].select(1, last).copy_(
+            as_floats(by_head(summed, at[s], at[s + 1], heads)).sum(1));
   }
   if (v.moves()) {
     by_values = run(rotated.value, k.value, v.tangent);
