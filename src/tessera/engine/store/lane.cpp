@@ -31,7 +31,8 @@ void Events::fail(std::exception_ptr error) {
 
 bool Events::is_over(const Waiter& waiter) const {
   if (error_) return true;
-  return waiter.all ? open_ == 0 : std::ranges::all_of(waiter.wait, [&](int w) { return done_[waiter.first + w] != 0; });
+  return waiter.all ? open_ == 0
+                    : std::ranges::all_of(waiter.wait, [&](int w) { return done_[waiter.first + w] != 0; });
 }
 
 void Events::sleep(std::unique_lock<std::mutex>& lock, Waiter& waiter) {
