@@ -57,7 +57,10 @@ TEST(Probe, OfTwoRanksHasTheWaitOfEachCollectiveInsideUnits) {
   for (const char* purpose : {"tensor", "norms", "sequence", "ring"}) {
     ASSERT_TRUE(p.waits.contains(purpose)) << purpose;
     const auto& [forward, backward] = p.waits.at(purpose);
-    EXPECT_TRUE(forward >= 0 && forward < 1 && backward >= 0 && backward < 1) << purpose;
+    for (const plan::WaitOf& of : {forward, backward}) {
+      EXPECT_TRUE(of.start >= 0 && of.start < 1) << purpose << " " << of.start;
+      EXPECT_TRUE(of.share >= 0 && of.share < 10) << purpose << " " << of.share;
+    }
   }
   EXPECT_GT(p.link.gather, 0);
 }
