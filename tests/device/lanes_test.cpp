@@ -500,6 +500,7 @@ TEST(UploadRing, BringsABatchWhileTheThreadsStreamIsBusy) {
       uploads.reserve(8 << 10);
       if (beside) uploads.reserve_beside(64 << 10);
       const at::Tensor x = at::zeros({1000}, at::TensorOptions(at::kFloat).device(device::here()));
+      uploads.bring(x.cpu(), device::here());  // the first one follows what the stream had been given
       timeline().work_late(true);
       timeline().slow_down("compute", 0.5);
       device::label("compute");

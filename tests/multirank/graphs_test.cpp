@@ -150,7 +150,7 @@ TEST_P(GraphFamilies, ChangeNoBit) {
   }
 }
 
-const Family kGraphFamilies[] = {{"sana", kSana},
+const Family kGraphFamilies[] = {{"sana", kSana, {"--data.frames", "1"}},
                                  {"stdit", R"(preset = "opensora1.2-tiny"
 config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"},
                                  {"opensora", R"(preset = "opensora2-tiny"
@@ -167,7 +167,7 @@ TEST(GraphRuns, RanksWhoseFormsComeApartCaptureAndRepeatTogether) {
   for (const std::string graphs : {"off", "on"}) {
     const Result r = train(2, graphs, graphs,
                            {"--run.steps", "14", "--mesh", "dp_shard=2", "--train.global_batch", "2",
-                            "--diffusion.caption_dropout", "0.5"},
+                            "--diffusion.caption_dropout", "0.5", "--data.frames", "1"},
                            {}, run);
     ASSERT_EQ(r.code, 0) << r.output;
     const std::string captured = "captured the steps of ";

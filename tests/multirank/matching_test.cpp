@@ -258,7 +258,6 @@ TEST(MatchingOfAdapters, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout)
   const Flags flags = adapters();
   const auto whole = trained("lora-whole-run", flags + Flags{"--run.steps", "7"});
   ASSERT_EQ(whole.size(), 7u);
-  const std::string file = "/model/pytorch_lora_weights.safetensors";
   for (const int stop : {3, 4, 5}) {
     SCOPED_TRACE(stop);
     const std::string name = "lora-parts-" + std::to_string(stop), other = "lora-other-" + std::to_string(stop);
@@ -272,7 +271,7 @@ TEST(MatchingOfAdapters, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout)
     const auto same = trained(name, flags + Flags{"--run.steps", "7"});
     ASSERT_EQ(same.size(), whole.size());
     for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
-    EXPECT_EQ(text_of(shared().out(name) + file), text_of(shared().out("lora-whole-run") + file));
+    EXPECT_TRUE(shared().model(name) == shared().model("lora-whole-run"));  // the files have their runs' names too
     expect_same_curve(whole, trained(other, flags + Flags{"--run.steps", "7", "--mesh", "tp=2"}, 2), 7);
   }
 }
