@@ -482,11 +482,10 @@ int run_plan(const Arguments& arguments) {
 Command plan_command() {
   Command c;
   c.name = "plan";
-  c.summary =
-      "Predicts memory and step time of a run before it starts.\nIt loads no weights; where the run does not fit it suggests what would.";
+  c.summary = "Predicts memory and step time of a run, without its weights.";
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
-      "[--frontier [FILE]] [--schedule FILE [--skipped STEPS]] [--write FILE] | plan --check FILE | plan --composes";
+      "[--frontier [FILE]] [--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
