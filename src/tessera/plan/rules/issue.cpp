@@ -55,8 +55,8 @@ std::vector<int> visits_of(const Schedule& schedule, int begin, int end, int uni
   std::vector<int> left(static_cast<size_t>(units), 0);  // gathers of a unit: for its forward, its backward or both
   for (const Instruction& in : list)
     if (gathers_last(in)) ++left[static_cast<size_t>(in.unit)];
-  for (int u = 0; u < units;
-       ++u)  // a unit with one has it for both where they are near, or has it from the micro-batch before
+  // A unit with one has it for both where they are near, or has it from the micro-batch before.
+  for (int u = 0; u < units; ++u)
     if (left[static_cast<size_t>(u)] == 1 && (schedule.micros == 1 || backward(u) - u <= prefetch + 1))
       left[static_cast<size_t>(u)] = 2;
   int before = 0;

@@ -31,9 +31,9 @@ std::vector<int> issue_order(const Schedule& schedule);
 /// gathers and reductions. So passes of two experts (train/gate_schedule.h) may share the time of their last micro-batches,
 /// where no rank has a sample in both: their lists are merged by the visits of units, gathers before what is computed and
 /// reductions behind it. Some ranks compute the one's units while others compute the other's. Gathers and reductions are
-/// the same in the lists of all ranks, and so is their place; all ranks come to one order of them; collectives inside units are of ranks that
-/// share samples, whose lists are alike. What is before the last micro-batch goes before, one list after the other; the two
-/// exchanges at `norm` and then the updates come behind.
+/// the same in the lists of all ranks, and so is their place: all ranks come to one order of them. Collectives inside units
+/// are of ranks that share samples, whose lists are alike. What is before the last micro-batch goes before, one list after
+/// the other; the two exchanges at `norm` and then the updates come behind.
 struct SideBySide {
   size_t list = 0;
   int index = 0;
