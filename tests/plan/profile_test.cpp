@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "tessera/base/check.h"
 #include "tessera/plan/simulate/reserve.h"
@@ -312,6 +313,23 @@ TEST(Profile, StartsAndWaitsAreReadStrictly) {
   EXPECT_NE(with("[waits]\nring = [1, -1]").find("waits.ring: expected [seconds"), std::string::npos);
   EXPECT_NE(with("[waits]\nring = [1, 1, 1]").find("waits.ring: expected [seconds"), std::string::npos);
   EXPECT_NE(with("[wait]\nring = [1, 1]").find("wait.ring: unknown key"), std::string::npos);
+}
+
+TEST(Profile, WaitsOfWhateverWasMeasuredAreReadBack) {
+  std::mt19937_64 random(20261129);
+  std::lognormal_distribution<double> seconds(-9, 2);
+  int through_zero = 0;
+  for (int draw = 0; draw < 20'000; ++draw) {
+    const double work = seconds(random), more = work + seconds(random), wait = seconds(random) - 1e-4;
+    const WaitOf of = WaitOf::of(work, wait, more, wait + seconds(random));
+    ASSERT_GE(of.start, 0) << draw;
+    ASSERT_GE(of.share, 0) << draw;
+    through_zero += of.start == 0 && of.share > 0;
+  }
+  EXPECT_GT(through_zero, 1'000);  // lines that had a start below zero, whose roundings fell on both sides of it
+  Profile probed = parse_profile(std::string(kMeasured), "p.toml");
+  probed.waits["ring"] = {WaitOf::of(3e-4, 1e-5, 7e-4, 3e-4), WaitOf::of(1e-4, 2e-5, 1e-4, 3e-5)};
+  EXPECT_TRUE(parse_profile(probed.to_toml(), "p.toml").waits.contains("ring"));
 }
 
 TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {

@@ -311,6 +311,13 @@ class Reader {
 
 }  // namespace
 
+WaitOf WaitOf::of(double work, double wait, double more_work, double longer_wait) {
+  const double few = std::max(0.0, wait), many = std::max(0.0, longer_wait);
+  if (!(more_work > work) || many <= few) return {(few + many) / 2, 0};
+  const double share = std::min((many - few) / (more_work - work), many / more_work);
+  return {std::max(0.0, many - share * more_work), share};  // a rounding is not to make a start of -1e-20
+}
+
 std::string Profile::to_toml() const {
   std::string text =
       "# Rates of one node: bytes, bytes/s, FLOP/s, seconds. A rate is [of large work, work done at half of it].\n";

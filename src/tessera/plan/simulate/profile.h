@@ -84,6 +84,8 @@ struct LinkProfile {
 struct WaitOf {
   double start = 0, share = 0;  ///< seconds, and of each second of the instruction without its waits
   double seconds(double instruction) const { return start + share * instruction; }
+  /// From the waits of little and of much work (seconds without waits). Neither part is negative, whatever was measured.
+  static WaitOf of(double work, double wait, double more_work, double longer_wait);
   bool operator==(const WaitOf&) const = default;
 };
 struct Wait {

@@ -295,13 +295,8 @@ AwaitedByPurpose awaited(const Times& times) {
   return all;
 }
 
-/// The line through the means of little and of much work.
 plan::WaitOf wait_of(const Awaited& few, const Awaited& many) {
-  const double work = mean(few.predicted), more = mean(many.predicted);
-  const double short_wait = std::max(0.0, mean(few.extra)), long_wait = std::max(0.0, mean(many.extra));
-  if (!(more > work) || long_wait <= short_wait) return {(short_wait + long_wait) / 2, 0};
-  const double share = std::min((long_wait - short_wait) / (more - work), long_wait / more);
-  return {long_wait - share * more, share};
+  return plan::WaitOf::of(mean(few.predicted), mean(few.extra), mean(many.predicted), mean(many.extra));
 }
 
 void waits(plan::Profile& profile, const Times& few, const Times& many) {
