@@ -11,6 +11,8 @@
 #include "tessera/base/log.h"
 #include "tessera/base/mesh.h"
 #include "tessera/comm/rendezvous.h"
+#include "tessera/job/given_checks.h"
+#include "tessera/planning/mesh_checks.h"
 #include "tessera/recipe/recipe_file.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/import.h"
@@ -133,6 +135,20 @@ Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys
 void tell(const tools::Translation& translation) {
   for (const std::string& line : translation.lines()) log::info("options: " + line);
   for (const auto& warned : translation.warned) log::warn("options: " + warned.option + ": " + warned.why);
+}
+
+recipe::Recipe look_over(recipe::Recipe recipe, int world, job::Missing missing) {
+  const Mesh mesh = world == 0 ? recipe.mesh : planning::fill_mesh(recipe.mesh, world);
+  job::check_sources(recipe, missing);
+  for (const std::string& words : job::without_effect(recipe, mesh)) log::warn(words);
+  return recipe;
+}
+
+recipe::Recipe look_over(recipe::Recipe recipe) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  log::set_rank(place.rank, place.world);
+  if (std::getenv("TESSERA_STORE") || place.rank > 0) return recipe;  // the launcher did, or rank 0 does
+  return look_over(std::move(recipe), place.world);
 }
 
 }  // namespace tessera::apps

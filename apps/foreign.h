@@ -6,6 +6,7 @@
 //   const Given given = recipe_from(arguments, arguments.overrides, world);
 //   given.recipe; given.translation.file;
 #include "commands.h"
+#include "tessera/job/sources.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/dialects.h"
@@ -31,5 +32,13 @@ Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys
 Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys);
 /// A line of the log for each option.
 void tell(const tools::Translation& translation);
+
+/// Says what is to be said of a recipe before it runs, once however many ranks there are.
+/// `world`: ranks that will run, 0 for those of the recipe's mesh; the mesh is checked against it (UserError, usage).
+/// Refuses files that are not what their key says (UserError, input) and warns of keys that change nothing.
+/// In a plan weights may be missing.
+recipe::Recipe look_over(recipe::Recipe recipe, int world, job::Missing missing = job::Missing::refused);
+/// The same with the ranks of this process's environment; silent under our launcher.
+recipe::Recipe look_over(recipe::Recipe recipe);
 
 }  // namespace tessera::apps

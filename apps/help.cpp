@@ -1,8 +1,11 @@
-#include "help.h"
-
+#include <ATen/Version.h>
+#include <torch/version.h>
 #include <algorithm>
 
+#include "commands.h"
+#include "commit.h"  // written by each build (cmake/commit.cmake)
 #include "tessera/base/check.h"
+#include "tessera/base/version.h"
 #include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
@@ -148,6 +151,14 @@ std::string help_all(const Command& command) {
           row("--mesh AXIS=N,...", "all axes of [mesh] in one flag");
   for (const std::string& table : tables()) text += "\n" + keys_of(table);
   return text;
+}
+
+std::string version() {
+  const std::string commit = TESSERA_COMMIT;
+  std::string text = "tessera ";  // appended to: GCC 12 warns of its own operator+ here
+  text.append(kVersion);
+  if (!commit.empty()) text.append(" (commit ").append(commit).append(")");
+  return text.append("\nLibTorch ").append(TORCH_VERSION).append(", ").append(at::get_cpu_capability()).append("\n");
 }
 
 }  // namespace tessera::apps

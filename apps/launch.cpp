@@ -8,7 +8,6 @@
 
 #include "commands.h"
 #include "foreign.h"
-#include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/launch/launcher.h"

@@ -17,12 +17,10 @@
 #include <span>
 
 #include "commands.h"
-#include "help.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/job/given_checks.h"
-#include "version.h"
 
 namespace tessera::apps {
 

@@ -12,7 +12,6 @@
 
 #include "commands.h"
 #include "foreign.h"
-#include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/log.h"

@@ -1,7 +1,6 @@
 #include "tessera/prepare/prepare.h"
 #include "commands.h"
 #include "foreign.h"
-#include "look_over.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/rendezvous.h"

@@ -1,6 +1,5 @@
 #include "commands.h"
 #include "foreign.h"
-#include "look_over.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/train/trainer.h"
 

@@ -9,7 +9,7 @@
 #include "tessera/data/cache.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/files/inflate.h"
-#include "tessera/data/files/npy.h"
+#include "tessera/data/files/tensor_file.h"
 
 namespace tessera::data {
 

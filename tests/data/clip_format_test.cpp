@@ -6,8 +6,8 @@
 
 #include "data/scene.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/image.h"
 #include "tessera/data/palette.h"
+#include "tessera/data/video.h"
 
 namespace tessera::data {
 namespace {

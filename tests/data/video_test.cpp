@@ -1,7 +1,6 @@
 #include "tessera/data/video.h"
 
 #include "data/scene.h"
-#include "tessera/data/image.h"
 
 namespace tessera::data {
 

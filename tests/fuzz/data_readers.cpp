@@ -19,7 +19,7 @@
 #include "tessera/data/cache_search.h"
 #include "tessera/data/captions.h"
 #include "tessera/data/files/archive.h"
-#include "tessera/data/files/npy.h"
+#include "tessera/data/files/tensor_file.h"
 #include "tessera/data/listing.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/report/history.h"

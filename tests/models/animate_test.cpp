@@ -2,7 +2,6 @@
 
 #include "denoiser_golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 

@@ -1,9 +1,8 @@
 // byT5 with glyphs: T5 over bytes, under the names of each release.
 #include "golden.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/encoders/prompts.h"
 #include "tessera/models/encoders/umt5.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 

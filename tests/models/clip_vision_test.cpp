@@ -3,7 +3,7 @@
 
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::clip {

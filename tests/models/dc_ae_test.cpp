@@ -3,8 +3,7 @@
 #include "models/autoencoder_case.h"
 #include "models/vae_bytes.h"
 #include "tessera/base/check.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/vae/dc_ae_config.h"
 

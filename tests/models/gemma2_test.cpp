@@ -2,9 +2,8 @@
 
 #include "golden.h"
 #include "tessera/base/check.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/encoders/prompts.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 

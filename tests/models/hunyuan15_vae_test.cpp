@@ -5,8 +5,7 @@
 #include "matrix.h"
 #include "models/autoencoder_case.h"
 #include "models/vae_bytes.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::models::hunyuan15_vae {

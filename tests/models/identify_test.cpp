@@ -1,9 +1,9 @@
 // The golden cases hold the same weights under two namings: names, configs and what is recognised are compared with
 // them.
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 
 #include "golden.h"
-#include "tessera/models/foreign_config.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
 #include "tessera/models/vae/wan.h"

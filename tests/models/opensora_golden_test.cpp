@@ -1,5 +1,5 @@
 #include "models/denoiser_golden.h"
-#include "tessera/models/opensora/family.h"
+#include "tessera/models/common/family.h"
 
 namespace tessera::models::opensora {
 

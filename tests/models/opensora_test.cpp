@@ -4,10 +4,10 @@
 
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/common/patches.h"
-#include "tessera/models/common/unknown.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::models::opensora {
 

@@ -2,7 +2,6 @@
 
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/wan/s2v_network.h"
 #include "tessera/net/plain_context.h"

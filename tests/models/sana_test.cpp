@@ -6,9 +6,8 @@
 #include "ops/byte_count.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/common/unknown.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 

@@ -3,7 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/picture_resize.h"
 #include "tessera/models/encoders/clip_vision.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::clip {

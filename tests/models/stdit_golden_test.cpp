@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "models/denoiser_golden.h"
-#include "tessera/models/stdit/family.h"
+#include "tessera/models/common/family.h"
 
 namespace tessera::models::stdit {
 

@@ -5,9 +5,9 @@
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/common/unknown.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::models::stdit {
 

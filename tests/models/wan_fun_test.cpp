@@ -1,7 +1,7 @@
 #include "golden.h"
 #include "tessera/base/check.h"
 #include "tessera/models/common/camera_rays.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/net/plain_context.h"

@@ -1,7 +1,7 @@
 #include "golden.h"
 #include "tessera/base/check.h"
 #include "tessera/models/encoders/wav2vec2.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::models::wav2vec {
 

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "program.h"
-#include "tessera/data/image.h"
 #include "tessera/data/video.h"
 
 namespace tessera::testing {

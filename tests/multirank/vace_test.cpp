@@ -7,7 +7,6 @@
 
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/image.h"
 #include "tessera/data/video.h"
 
 namespace tessera::testing {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 
-#include "tessera/data/image.h"
+#include "tessera/data/video.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::prepare {

@@ -12,7 +12,7 @@
 
 #include "tessera/data/buckets.h"
 #include "tessera/data/dataset.h"
-#include "tessera/data/files/npy.h"
+#include "tessera/data/files/tensor_file.h"
 #include "tessera/data/probes.h"
 
 namespace tessera::data {

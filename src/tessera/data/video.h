@@ -3,6 +3,7 @@
 //
 //   Frames clip = decode_clip("clips/a.mp4", {.frames = 16, .height = 64, .width = 96, .fps = 16});
 //   write_mp4("samples/step-000100-0.mp4", clip);
+//   double db = psnr(clip, reconstruction);           // above 30: hard to tell apart
 //
 // A program built without FFmpeg (no_video.cpp) has the same functions; each throws a UserError that says so.
 #include <cstdint>
@@ -25,5 +26,9 @@ void write_mp4(const Path& path, const Frames& frames);
 /// One frame as the bytes of a file, to store or to embed in a page.
 std::vector<uint8_t> write_png(const Frames& frames, int index);
 std::vector<uint8_t> write_jpeg(const Frames& frames, int index);
+
+/// Peak signal to noise ratio in dB over all pixels of all frames; infinite when equal. Throws UserError (input) when
+/// the shapes differ, naming both.
+double psnr(const Frames& a, const Frames& b);
 
 }  // namespace tessera::data

@@ -15,7 +15,6 @@
 #include "tessera/families/frames/given_frames.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/common/names.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/stages.h"
 

@@ -10,7 +10,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/families/lora_namings.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/net/adapters.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/weights/convert_lora.h"

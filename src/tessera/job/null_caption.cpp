@@ -9,7 +9,6 @@
 #include "tessera/families/registry.h"
 #include "tessera/job/encoders.h"
 #include "tessera/job/experts.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/weights/convert_source.h"
 

@@ -8,7 +8,7 @@
 #include "tessera/checkpoint/training.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::job {
 

@@ -6,10 +6,6 @@
 #include "tessera/models/encoders/qwen2.h"
 #include "tessera/models/encoders/umt5.h"
 #include "tessera/models/encoders/wav2vec2.h"
-#include "tessera/models/hunyuan/family.h"
-#include "tessera/models/opensora/family.h"
-#include "tessera/models/sana/family.h"
-#include "tessera/models/stdit/family.h"
 #include "tessera/models/vae/dc_ae.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
@@ -17,7 +13,6 @@
 #include "tessera/models/vae/opensora12.h"
 #include "tessera/models/vae/opensora13.h"
 #include "tessera/models/vae/wan.h"
-#include "tessera/models/wan/family.h"
 
 namespace tessera::models {
 

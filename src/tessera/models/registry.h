@@ -5,10 +5,17 @@
 //   auto other = make_denoiser({.path = "Wan2.1-T2V-1.3B"});       // sizes from its config.json
 //   auto text = make_text_encoder({.preset = "umt5-demo"});
 //   auto codec = make_codec("haar:48");
+//
+// Identifies a file of tensors by their names and shapes: the model, the naming, the prefix.
+//
+//   Identity what = identify(shapes);
+//   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"
+//   what.official("transformer_blocks...");                    // the official name of a stored tensor
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tessera/models/common/family.h"
 #include "tessera/models/known.h"
 
 namespace tessera::models {
@@ -50,5 +57,12 @@ std::vector<std::string> denoiser_presets();
 /// The preset whose parameter `name` (official) has this shape; empty when none has. For messages: "this is
 /// wan2.1-t2v-1.3b, try model.preset = ...".
 std::string likely_preset(const std::string& name, const std::vector<int64_t>& shape);
+
+Identity identify(const Shapes& tensors);
+
+/// The family of a denoiser; for other models the standard family.
+const Family& family_of(const Identity& identity);
+/// The form of a model's files, by the names of its parameters; null: none has all of their marks.
+const WeightForm* form_of(const net::Denoiser& model);
 
 }  // namespace tessera::models

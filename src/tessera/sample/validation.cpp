@@ -8,7 +8,6 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/clip_format.h"
-#include "tessera/data/image.h"
 #include "tessera/job/codec.h"
 #include "tessera/prepare/pictures.h"
 

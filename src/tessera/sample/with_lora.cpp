@@ -10,7 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/options.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/recipe/setting.h"
 #include "tessera/weights/merge_lora.h"
 

@@ -19,8 +19,8 @@
 #include "tessera/engine/store/average.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/null_caption.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/registry.h"
 #include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::train {

@@ -15,7 +15,6 @@
 #include "tessera/families/registry.h"
 #include "tessera/models/common/weight_form.h"
 #include "tessera/models/encoders/clip_vision.h"
-#include "tessera/models/foreign_config.h"
 #include "tessera/models/known.h"
 #include "tessera/models/registry.h"
 #include "tessera/weights/named_weights.h"

@@ -11,7 +11,7 @@
 
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/weights/convert_source.h"
 
 namespace tessera::weights {

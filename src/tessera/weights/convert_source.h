@@ -9,7 +9,7 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/training.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/torch_headers.h"
 

@@ -14,8 +14,7 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/families/registry.h"
-#include "tessera/models/foreign_config.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/registry.h"
 #include "tessera/weights/lora_file.h"
 

@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/common/weight_form.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::weights {
 

@@ -12,7 +12,7 @@
 
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/common/names.h"
-#include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/net/unit.h"
 
 namespace tessera::weights {

@@ -30,6 +30,22 @@ struct Family {
   std::vector<std::string> sampling_cases = {};
 };
 
+namespace wan {
+Family family();
+}
+namespace sana {
+Family family();
+}
+namespace opensora {
+Family family();
+}
+namespace stdit {
+Family family();
+}
+namespace hunyuan {
+Family family();
+}
+
 struct TextEncoderMake {
   std::vector<std::string> (*presets)();
   std::unique_ptr<net::TextEncoder> (*from_preset)(const std::string& preset);

@@ -8,6 +8,14 @@ namespace tessera::models {
 
 using at::Tensor;
 
+std::string of_sample(const std::string& name, size_t sample) { return name + "." + std::to_string(sample); }
+
+NamedTensors outputs_of_samples(const std::vector<at::Tensor>& predictions) {
+  NamedTensors named;
+  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(of_sample("out", i), predictions[i]);
+  return named;
+}
+
 std::vector<std::pair<std::string, Tensor>> stored_together(
     const std::vector<std::pair<std::string, Tensor>>& ours,
     const std::function<std::string(const std::string&)>& name) {

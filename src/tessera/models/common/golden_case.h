@@ -89,6 +89,11 @@ struct AudioEncoderCase {
   NamedTensors (*results)(const net::AudioEncoder& encoder, const CaseTensors& file);
 };
 
+/// "in.x.2": the name in a case of what sample 2 has, where a kind keeps samples apart.
+std::string of_sample(const std::string& name, size_t sample);
+/// "out.0", "out.1", ...
+NamedTensors outputs_of_samples(const std::vector<at::Tensor>& predictions);
+
 /// fp32 tensors under the names that `name` gives, parts of one tensor as that tensor, at the place of the first of
 /// them.
 std::vector<std::pair<std::string, at::Tensor>> stored_together(

@@ -1,5 +1,5 @@
 #pragma once
-// The identity of a file of tensors: model, naming, prefix. models/identify.h finds it.
+// The identity of a file of tensors: model, naming, prefix. models/registry.h finds it.
 //
 //   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"
 //   what.official("transformer_blocks...");                    // the official name of a stored tensor

@@ -106,4 +106,12 @@ Naming detect_naming(const std::vector<std::string>& official, const ForeignName
                   "is this the file that was meant? tessera inspect " + file + " says what it is");
 }
 
+void unknown_name(const std::string& key, const std::string& name, const std::vector<std::string>& known) {
+  std::string list;
+  for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
+  const auto near = nearest(name, known);
+  throw UserError(Exit::usage, key, "'" + name + "' is not known",
+                  (near.empty() ? "" : "did you mean " + near[0] + "? ") + "Known: " + list);
+}
+
 }  // namespace tessera::models

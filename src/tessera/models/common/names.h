@@ -4,9 +4,14 @@
 //   rename({{"blocks.#.self_attn.o.*", "blocks.#.attn1.to_out.0.*"}}, "blocks.7.self_attn.o.bias");
 //   Naming naming = detect_naming(official, foreign, kDenoiserNamings, stored, "model.safetensors");
 //   weights.read_f32(naming.prefix + foreign(name, naming.naming), ...);
+//
+// Lookups by name in a table, and the error for an unknown name.
+//
+//   unknown_name("model.preset", preset, names_of(presets()));
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::models {
@@ -61,5 +66,25 @@ using ForeignName = std::function<std::string(const std::string& name, const std
 Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
                      const std::vector<std::string>& namings, const std::vector<std::string>& stored,
                      const std::string& file);
+
+/// Throws UserError (usage) naming the nearest of `known`, and all of them.
+[[noreturn]] void unknown_name(const std::string& key, const std::string& name, const std::vector<std::string>& known);
+
+/// Of a table of (name, config).
+template <class Config>
+std::vector<std::string> names_of(const std::vector<std::pair<std::string, Config>>& table) {
+  std::vector<std::string> names;
+  for (const auto& [name, config] : table) names.push_back(name);
+  return names;
+}
+
+/// The config of that name. Throws as unknown_name.
+template <class Config>
+const Config& find_named(const std::vector<std::pair<std::string, Config>>& table, const std::string& key,
+                         const std::string& wanted) {
+  for (const auto& [name, config] : table)
+    if (name == wanted) return config;
+  unknown_name(key, wanted, names_of(table));
+}
 
 }  // namespace tessera::models

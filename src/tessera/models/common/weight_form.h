@@ -7,6 +7,14 @@
 // The parts of a diffusers folder, from which the pipeline's own files are written.
 //
 //   PipelineParts parts{.variant = "t2v", .roles = {"transformer", "vae"}, .tokenizer = true};
+//
+// Writes a model's config.json in the form of another program, from the shapes of its tensors and the config.json that
+// came with it.
+//
+//   std::string text = config_for("diffusers", identity, official_shapes(identity, shapes), given);
+//
+// Shapes decide what they can; what they cannot tell (number of heads, text length, statistics of the latents) comes
+// from the given config.json of either form, or is what the released models have.
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -95,5 +103,10 @@ struct PipelineParts {
   bool tokenizer = false;
   bool has(const std::string& role) const { return roles.count(role) > 0; }
 };
+
+/// `to`: official or diffusers; `given`: text of a config.json, may be empty or that of another model (then it is not
+/// looked at); `file` names it in messages. Empty where the model is not known. Throws UserError (input).
+std::string config_for(const std::string& to, const Identity& identity, const Shapes& official,
+                       const std::string& given, const std::string& file);
 
 }  // namespace tessera::models

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/initial.h"
-#include "tessera/models/common/unknown.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/encoders/prompts.h"
 #include "tessera/net/declare.h"
 

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/initial.h"
-#include "tessera/models/common/unknown.h"
+#include "tessera/models/common/names.h"
 #include "tessera/ops/convolution.h"
 
 namespace tessera::models::wav2vec {

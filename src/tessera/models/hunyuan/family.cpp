@@ -1,10 +1,10 @@
-#include "tessera/models/hunyuan/family.h"
+#include "tessera/models/common/family.h"
 
 #include <nlohmann/json.hpp>
 
-#include "tessera/models/common/unknown.h"
+#include "tessera/models/common/names.h"
+#include "tessera/models/hunyuan/files.h"
 #include "tessera/models/hunyuan/spec.h"
-#include "tessera/models/hunyuan/weight_form.h"
 
 namespace tessera::models::hunyuan {
 
@@ -82,8 +82,6 @@ NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_sa
   return result;
 }
 
-}  // namespace
-
 std::vector<DenoiserCase> hunyuan_cases() {
   return {{.kind = "dit_hunyuan15",
            .samples = samples,
@@ -95,6 +93,8 @@ std::vector<DenoiserCase> hunyuan_cases() {
            .grad_naming = "official",
            .config = with_lengths}};
 }
+
+}  // namespace
 
 Family family() {
   return {.name = "hunyuan",

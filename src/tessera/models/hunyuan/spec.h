@@ -24,7 +24,7 @@
 //   head   out: [T, C], of which the video's rows are predictions
 // Tokens::rows maps tokens to rows of the modulations: 2 s of sample s's video, 2 s + 1 of its words.
 #include "tessera/models/common/denoiser.h"
-#include "tessera/models/hunyuan/config.h"
+#include "tessera/models/hunyuan/files.h"
 
 namespace tessera::models::hunyuan {
 

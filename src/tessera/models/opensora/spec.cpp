@@ -6,7 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/opensora/weight_form.h"
+#include "tessera/models/opensora/files.h"
 
 namespace tessera::models::opensora {
 

@@ -23,7 +23,7 @@
 //   head   out: [T, c_in], of which the video's rows are predictions
 // Tokens::rows maps tokens to rows of the modulations: 2 s of sample s's video, 2 s + 1 of its text.
 #include "tessera/models/common/denoiser.h"
-#include "tessera/models/opensora/config.h"
+#include "tessera/models/opensora/files.h"
 
 namespace tessera::models::opensora {
 

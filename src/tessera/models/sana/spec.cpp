@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/sana/weight_form.h"
+#include "tessera/models/sana/files.h"
 #include "tessera/net/passes.h"
 
 namespace tessera::models::sana {

@@ -21,7 +21,7 @@
 //   head   out: [T, patch * c_out], channel fastest
 // A sample has one row of time, or one for each of its frames' timesteps; Tokens::rows maps tokens to rows.
 #include "tessera/models/common/denoiser.h"
-#include "tessera/models/sana/config.h"
+#include "tessera/models/sana/files.h"
 
 namespace tessera::models::sana {
 

@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/stdit/weight_form.h"
+#include "tessera/models/stdit/files.h"
 
 namespace tessera::models::stdit {
 

@@ -34,7 +34,7 @@
 #include <cstdint>
 
 #include "tessera/models/common/denoiser.h"
-#include "tessera/models/stdit/config.h"
+#include "tessera/models/stdit/files.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::models::stdit {

@@ -10,7 +10,7 @@
 //
 // [Note: all frames at once] Norms are over all frames of a clip, so that its frames lie in memory together, and a first
 // frame alone has another latent than in front of others. Tiles in time bound the memory; each is normalised on its own.
-#include "tessera/models/vae/hunyuan_config.h"
+#include "tessera/models/vae/hunyuan_configs.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::hunyuan_vae {

@@ -9,7 +9,7 @@
 // frames into channels and back; beside each goes a shortcut of means or repetitions of neighbouring channels. The first
 // frame of a clip has no partner, so that it changes its sides alone. All frames of a clip, or of a tile, are coded at
 // once: tiles in time are not what the models were trained on.
-#include "tessera/models/vae/hunyuan15_config.h"
+#include "tessera/models/vae/hunyuan_configs.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::hunyuan15_vae {

@@ -11,7 +11,7 @@
 // [Note: pieces] A piece is coded alone: memory does not grow with the clip. Where a piece has no multiple of 4 frames,
 // zeros are put in front of its latents, and decoding leaves so many frames out. A latent does not tell how many: a
 // clip has 17 n frames, or 17 n and a multiple of 4; one latent frame is a picture.
-#include "tessera/models/vae/opensora12_config.h"
+#include "tessera/models/vae/opensora_configs.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::opensora12_vae {

@@ -10,7 +10,7 @@
 //
 // [Note: shared frames] Where pieces overlap, each begins with the last frame of the one before, which has latents in
 // both: a clip of 16 k + 1 frames has 5 k latent frames. Decoded, such a frame is the mean of its two pictures.
-#include "tessera/models/vae/opensora13_config.h"
+#include "tessera/models/vae/opensora_configs.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::opensora13_vae {

@@ -5,7 +5,6 @@
 #include "tessera/base/check.h"
 #include "tessera/families/frames/given_frames.h"
 #include "tessera/models/wan/animate.h"
-#include "tessera/models/wan/family.h"
 #include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {

@@ -12,7 +12,7 @@
 // the clip, of which the last 19 are used, with zeros before fewer (absent: no motion tokens). With motion, H and W are
 // multiples of 8.
 #include "tessera/models/common/denoiser.h"
-#include "tessera/models/wan/s2v_config.h"
+#include "tessera/models/wan/config.h"
 
 namespace tessera::models::wan {
 

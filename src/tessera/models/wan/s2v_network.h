@@ -21,8 +21,8 @@
 
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
+#include "tessera/models/wan/config.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/s2v_config.h"
 #include "tessera/net/unit.h"
 
 namespace tessera::models::wan {

@@ -1,6 +1,5 @@
 // What a VACE model is given, from pixels: the channels of its context. Also its golden cases.
 #include "tessera/base/check.h"
-#include "tessera/models/wan/family.h"
 #include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {

@@ -174,9 +174,7 @@ void Translation::refuse_to(const std::string& act) const {
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
 
-#include "tessera/base/check.h"
 #include "tessera/base/toml_text.h"
-#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::tools {
 

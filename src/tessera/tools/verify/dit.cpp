@@ -5,7 +5,6 @@
 #include "tessera/base/check.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/models/common/golden_case.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/lora_names.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/dit_run.h"

@@ -7,7 +7,6 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/job/lora_run.h"
-#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/tools/verify/dit_run.h"

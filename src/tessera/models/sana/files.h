@@ -4,12 +4,23 @@
 //
 //   Config config = preset("sana-1.6b");
 //   Config other = parse_config(text, "Sana_1600M_1024px_diffusers/transformer/config.json");
+//
+// The files of Sana's denoisers: names in NVlabs' program and in diffusers, config.json, pipeline folders.
+//
+// Ours are the names of NVlabs' program, but that queries, keys and values, and the two halves of the feed-forward, are
+// tensors of their own, which tensor parallelism can share: files hold them one after the other in one tensor
+// (checkpoint/row_part.h).
+//
+//   Family{.weights = weight_forms(), .pipeline_files = pipeline_files};
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
 
 namespace tessera::models::sana {
 
@@ -57,5 +68,15 @@ Config parse_config(std::string_view json, const std::string& file);
 std::string to_json(const Config& config);
 
 const std::vector<std::pair<std::string, Config>>& presets();
+
+/// Ours -> NVlabs' files.
+const std::vector<NamePattern>& official_names();
+/// Ours -> diffusers'; the classes of the three types differ in a few.
+const std::vector<NamePattern>& diffusers_names(Type type);
+
+/// One for each type: they differ in a few names.
+std::vector<WeightForm> weight_forms();
+
+std::map<std::string, std::string> pipeline_files(const PipelineParts& parts);
 
 }  // namespace tessera::models::sana

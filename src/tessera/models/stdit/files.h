@@ -4,12 +4,22 @@
 //
 //   Config config = preset("opensora1.2");
 //   Config other = parse_config(text, "OpenSora-STDiT-v3/config.json");
+//
+// The files of STDiT3 denoisers: released names, and config.json.
+//
+//   Family{.weights = weight_forms()};
+//
+// Ours are the names of its program, but that queries, keys and values are tensors of their own, which tensor
+// parallelism can share: files hold them one after the other in one tensor (checkpoint/row_part.h).
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
 
 namespace tessera::models::stdit {
 
@@ -47,5 +57,10 @@ Config parse_config(std::string_view json, const std::string& file);
 std::string to_json(const Config& config);
 
 const std::vector<std::pair<std::string, Config>>& presets();
+
+/// Ours -> its program's files.
+const std::vector<NamePattern>& official_names();
+
+std::vector<WeightForm> weight_forms();
 
 }  // namespace tessera::models::stdit
