@@ -4,7 +4,10 @@
     python3 bench/accuracy.py                  # after `make build`, about four minutes; nothing else should run
     python3 bench/accuracy.py --keep DIR       # leaves profile, plans and measurements in DIR
     python3 bench/accuracy.py --again DIR      # predicts the plans of DIR anew and measures nothing
-    python3 bench/accuracy.py --draws 60 --page  # ten minutes: the table of the page
+    python3 bench/accuracy.py --draws 60 --rounds 3 --page  # a quarter of an hour: the table of the page
+
+Each round probes the machine and runs all plans once; a plan counts with the medians of its rounds. How far the rounds of one
+plan are apart is what no prediction can be better than.
 
 Two ranks of one thread run Wan and Sana models of random width, depth and sample under random meshes, policies and tiers. A
 time is the median of the measured steps, each the slower rank's. The five plans that are furthest off run once more with a
@@ -91,14 +94,20 @@ def bench(case, folder, launch, *flags):
     return json.loads(next(text for text in line.splitlines() if text.startswith("{")))
 
 
-def measure(folder, seed, draws, seconds, trace):
-    cases = []
-    for number in range(draws):
-        case = draw(number, seed)
-        flags = ["--trace", folder / f"{number}.jsonl"] if trace else []
-        found = bench(case, folder, LAUNCH, "--warmup", "3", "--steps", "9", "--seconds", str(seconds), *flags)
-        cases.append({**case, "measured": statistics.median(found["seconds"]), "predicted": found["predicted_seconds"]})
-        print(row(cases[-1]), flush=True)
+def measure(folder, seed, draws, rounds, seconds, trace):
+    """Cases with the seconds of each round, measured and predicted by that round's probe."""
+    cases = [{**draw(number, seed), "measured_rounds": [], "predicted_rounds": []} for number in range(draws)]
+    for around in range(rounds):
+        run([*LAUNCH, "probe", "--device", "cpu", "--out", folder / "machine.toml"])
+        for case in cases:
+            flags = ["--trace", folder / f"{case['number']}.jsonl"] if trace else []
+            found = bench(case, folder, LAUNCH, "--warmup", "3", "--steps", "9", "--seconds", str(seconds), *flags)
+            case["measured_rounds"].append(statistics.median(found["seconds"]))
+            case["predicted_rounds"].append(found["predicted_seconds"])
+            for name in ("measured", "predicted"):
+                case[name] = statistics.median(case[f"{name}_rounds"])
+            if around == rounds - 1:
+                print(row(case), flush=True)
         (folder / "cases.json").write_text(json.dumps(cases, indent=1))
     return cases
 
@@ -147,6 +156,10 @@ def summary(cases):
         own = [error(case) for case in cases if case["axis"] == axis]
         if own:
             lines.append(f"- `{axis}`: {len(own)} plans, bias {100 * statistics.mean(own):+.1f} %, largest {100 * max(map(abs, own)):.1f} %")
+    apart = sorted(max(case["measured_rounds"]) / min(case["measured_rounds"]) - 1 for case in cases)
+    if len(cases[0]["measured_rounds"]) > 1:
+        lines += ["", f"The slowest round of a plan took {100 * statistics.median(apart):.0f} % longer than its fastest (median; nine of ten "
+                  f"at most {100 * apart[int(0.9 * (len(apart) - 1))]:.0f} %)."]
     return "\n".join(lines)
 
 
@@ -154,6 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=36)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.6, help="of measured steps for each plan, about")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--again", type=Path)
@@ -170,8 +184,7 @@ def main():
         else:
             folder = options.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            run([*LAUNCH, "probe", "--device", "cpu", "--out", folder / "machine.toml"])
-            cases = measure(folder, options.seed, options.draws, options.seconds, options.trace)
+            cases = measure(folder, options.seed, options.draws, options.rounds, options.seconds, options.trace)
         found = summary(cases)
         if not options.again:
             found += "\n\n" + name_worst(folder, cases)
