@@ -6,7 +6,7 @@
 //   const Given given = recipe_from(arguments, arguments.overrides, world);
 //   given.recipe; given.translation.file;
 #include "commands.h"
-#include "tessera/job/sources.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/dialects.h"

@@ -1,5 +1,5 @@
 // SHA-256 and HMAC against the published vectors.
-#include "tessera/base/sha256.h"
+#include "tessera/base/hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/torch_bytes.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/random.h"
-#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/torch_file.h"
 
 namespace tessera::checkpoint {

@@ -1,7 +1,7 @@
 #include "tessera/data/cache.h"
 
 #include "data/scene.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/data/cache_search.h"
 
 namespace tessera::data {
@@ -48,7 +48,7 @@ class Cache : public FolderTest {
     const CachedText context = encoded();
     const auto checksum = [&](const char* name, const CachedTensor& tensor) {
       char digits[16];
-      std::snprintf(digits, sizeof digits, "%08x", checkpoint::crc32c(tensor.values.data(), 4 * tensor.values.size()));
+      std::snprintf(digits, sizeof digits, "%08x", crc32c(tensor.values.data(), 4 * tensor.values.size()));
       if (checksums) fields[std::string("crc32c.") + name] = digits;
     };
     checksum("latent", latent.latent), checksum("context", context.context);

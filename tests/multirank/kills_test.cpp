@@ -12,7 +12,7 @@
 #include "matrix.h"
 #include "processes.h"
 #include "program.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/training.h"
 
@@ -175,7 +175,7 @@ class Kills : public ::testing::Test {
       for (const auto& tensor : checkpoint::load_manifest(folder).tensors)
         for (const auto& part : tensor.parts) {
           const auto bytes = checkpoint::SafetensorsFile::open(folder / part.file).bytes(part.key);
-          EXPECT_EQ(checkpoint::crc32c(bytes.data(), bytes.size()), part.crc32c) << folder << " " << part.key;
+          EXPECT_EQ(crc32c(bytes.data(), bytes.size()), part.crc32c) << folder << " " << part.key;
         }
   }
 

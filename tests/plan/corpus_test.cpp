@@ -14,7 +14,7 @@
 #include "plan/toy.h"
 #include "plan/transformer.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::plan {
 namespace {

@@ -1,4 +1,3 @@
-#include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 
 #include "matrix.h"
 #include "plan/planner_toy.h"
+#include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/mix.h"
-#include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
 
 namespace tessera::plan {

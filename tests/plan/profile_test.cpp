@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::plan {
 namespace {

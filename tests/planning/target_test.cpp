@@ -16,7 +16,7 @@
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/device_groups.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/recipe/run_recipe.h"

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/checkpoint/cursor.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_zip.h"

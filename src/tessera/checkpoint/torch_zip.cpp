@@ -8,7 +8,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/checkpoint/cursor.h"
 #include "tessera/checkpoint/json.h"
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/manifest.h"
 

@@ -13,9 +13,9 @@
 #include "tessera/comm/addresses.h"
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/environment.h"
-#include "tessera/comm/network.h"
 #include "tessera/comm/rings.h"
 #include "tessera/comm/sum_in_order.h"
+#include "tessera/comm/transport.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/nccl_ways.h"
 

@@ -22,11 +22,11 @@
 #include "tessera/comm/addresses.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/gloo_yield.h"
-#include "tessera/comm/network.h"
 #include "tessera/comm/patience.h"
 #include "tessera/comm/rings.h"
 #include "tessera/comm/store.h"
 #include "tessera/comm/token.h"
+#include "tessera/comm/transport.h"
 #include "tessera/device/backend.h"
 
 namespace tessera::comm {

@@ -1,6 +1,6 @@
 // A build without Gloo: supports one rank and refuses more.
 #include "tessera/base/check.h"
-#include "tessera/comm/network.h"
+#include "tessera/comm/transport.h"
 
 namespace tessera::comm {
 

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/base/sha256.h"
+#include "tessera/base/hash.h"
 #include "tessera/comm/addresses.h"
 
 namespace tessera::comm::wire {

@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "tessera/base/check.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/in_threads.h"
 #include "tessera/base/random.h"
-#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/archive.h"
@@ -34,7 +34,7 @@ struct Fingerprint {
     for (int64_t at = 0; at < count;) {
       const int64_t now = std::min(count - at, static_cast<int64_t>(piece.size()));
       file.read(at, now, piece.data());
-      crc = checkpoint::crc32c(piece.data(), static_cast<size_t>(now), crc);
+      crc = crc32c(piece.data(), static_cast<size_t>(now), crc);
       at += now;
     }
     bytes += count;
@@ -201,7 +201,7 @@ std::string checksum_field(const std::string& tensor) { return "crc32c." + tenso
 
 std::string checksum(const std::vector<float>& values) {
   char digits[16];
-  std::snprintf(digits, sizeof digits, "%08x", checkpoint::crc32c(values.data(), values.size() * sizeof(float)));
+  std::snprintf(digits, sizeof digits, "%08x", crc32c(values.data(), values.size() * sizeof(float)));
   return digits;
 }
 

@@ -13,7 +13,7 @@
 #include "tessera/engine/step_numbers.h"
 #include "tessera/engine/store/disk.h"
 #include "tessera/engine/store/workers.h"
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::engine {
 

@@ -13,7 +13,7 @@
 #include "tessera/engine/store/meter.h"
 #include "tessera/engine/store/node_parts.h"
 #include "tessera/ops/products.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::job {
 

@@ -3,6 +3,10 @@
 // such frames take.
 //
 //   check_given(recipe, *job.model, *job.codec);
+//
+// What a recipe points to, looked at before anything is made of it: headers alone, in milliseconds even for 14B.
+//
+//   check_sources(recipe, Missing::refused);      // model.path is a LoRA, a shard is missing, data.vae is a text encoder ...
 #include <exception>
 #include <string>
 #include <vector>
@@ -45,5 +49,12 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
 /// Logs what failed and returns the exit code: of a GPU that failed for good in place of the errors that follow from it; of
 /// our own errors; 7 or 3 for files; 8 for memory; 70 for everything else, which is a bug.
 Exit tell_error(const std::exception& error);
+
+/// Whether weights may be missing, as in a plan that is made before their download (job/assumed.h).
+enum class Missing { refused, planned };
+
+/// Throws UserError (input) naming the key and what its file is instead, for files that are missing or of another kind.
+/// What is not known at all is left to its loader, which has more to say.
+void check_sources(const recipe::Recipe& recipe, Missing missing);
 
 }  // namespace tessera::job

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <string>
 
 #include "tessera/base/check.h"
 #include "tessera/base/mesh.h"
@@ -279,6 +280,20 @@ std::string Plan::summary() const {
   text += ", global batch " + std::to_string(global_batch) + " in " + std::to_string(accumulation()) +
           " micro-batch(es) of at most " + std::to_string(micro_batch);
   return text + ", mesh " + mesh.to_string();
+}
+
+bool uses_nvme(const Plan& plan) {
+  return (plan.experts > 1 && plan.idle == Tier::nvme) ||
+         std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& unit) {
+           return unit.parameters == Tier::nvme || unit.gradients == Tier::nvme || unit.states == Tier::nvme ||
+                  (unit.offloads() && unit.offload_to == Tier::nvme);
+         });
+}
+
+void require_nvme_folder(std::string_view folder, std::string_view who) {
+  if (folder.empty())
+    throw UserError(Exit::usage, "plan.nvme", std::string(who) + ", and plan.nvme names no folder",
+                    "set plan.nvme to a folder on the disk to use");
 }
 
 }  // namespace tessera::plan

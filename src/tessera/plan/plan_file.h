@@ -2,6 +2,11 @@
 // A plan's name in metrics, checkpoints and predictions: what was priced and what ran have the same, or are not the same.
 //
 //   plan_hash(planned.plan());                           // "3f2ab84c09d1e775"
+//
+// Warnings about a hand-written plan: units it leaves out or names twice, and keys without effect.
+//
+//   for (const std::string& warning : plan_warnings(text, plan, names)) ...
+//   // "no [[units]] table names blocks.8 and blocks.9: ..."
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,5 +39,10 @@ InstructionsHash instructions_hash(const Schedule& schedule);
 std::string to_toml(const Plan& plan, const std::vector<std::string>& unit_names);
 /// Throws UserError (usage) naming `file` and key.
 Plan plan_of_toml(const std::string& text, const std::string& file, const std::vector<std::string>& unit_names);
+
+/// One sentence for each: units that no table names, units that two tables name (besides the "*" table), and keys
+/// without effect. `text` is the file that `plan` was read from.
+std::vector<std::string> plan_warnings(const std::string& text, const Plan& plan,
+                                       const std::vector<std::string>& unit_names);
 
 }  // namespace tessera::plan

@@ -4,6 +4,10 @@
 //
 //   log::warn(advice(request).text);     // "with train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
 //   largest(request, Grow::frames);
+//
+// Whether fewer ranks, or as many in the plain mesh, are predicted to be faster than the request's mesh.
+//
+//   planned.warn(slower_mesh(request, planned));    // "tp=4 is predicted to be slower than one rank ..."
 #include <functional>
 #include <string>
 #include <vector>
@@ -68,5 +72,9 @@ Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& s
 
 /// {"largest":{"frames":121},"text","peak_bytes","step_seconds","limit"}; height and width of a resolution.
 std::string largest_json(const Largest& found);
+
+/// A sentence with both times where the same global batch takes less time on dp_shard over all ranks or on one rank alone;
+/// else empty. A mesh is named only with a plan that was made for it and fits.
+std::string slower_mesh(const PlanRequest& request, const Planned& planned);
 
 }  // namespace tessera::planning

@@ -18,13 +18,11 @@
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/plan_file.h"
 #include "tessera/plan/plan_rows.h"
-#include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoders.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/rank_share.h"
-#include "tessera/planning/slower_mesh.h"
 #include "tessera/recipe/stages.h"
 #include "tessera/report/run_folder.h"
 

@@ -12,7 +12,7 @@
 #include "tessera/job/base_report.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 #include "tessera/plan/unit_sizes.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/rank_share.h"

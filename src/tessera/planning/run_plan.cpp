@@ -10,7 +10,7 @@
 #include "tessera/base/units.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/run_walk.h"
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

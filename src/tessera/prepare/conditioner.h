@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "tessera/job/job.h"
-#include "tessera/prepare/clip_weights.h"
 #include "tessera/prepare/condition_draws.h"
+#include "tessera/prepare/encoder_run.h"
 #include "tessera/prepare/sounds.h"
 
 namespace tessera::prepare {

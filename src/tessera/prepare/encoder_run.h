@@ -6,11 +6,19 @@
 //   EncoderRun run(encoder.units(), encoder.fingerprint(), mesh, comm, rank);
 //   load_text(run, encoder, "models_t5_umt5-xxl-enc-bf16.pth");
 //   Tensor hidden = run.forward(encoder.pack({ids}));              // [T, dim]; all ranks together
+//
+// The weights of CLIP's image tower, 2.4 GiB in fp32 for the released one.
+//
+//   EncoderRun run(tower.units(), tower.fingerprint(), mesh, comm, rank);
+//   load_tower(run, checkpoint::open_weights("models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth"));
+//   Tensor rows = image_features(run, tower, picture);     // [257, 1280]; all ranks together, each its own picture
 #include <limits>
 
+#include "tessera/checkpoint/weights.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/encoder_plan.h"
+#include "tessera/models/encoders/clip_vision.h"
 #include "tessera/net/encoders.h"
 
 namespace tessera::prepare {
@@ -50,5 +58,11 @@ void initialise(EncoderRun& run, const Encoder& encoder, uint64_t seed) {
     encoder.initialise(param, seed, first, count, out);
   });
 }
+
+/// Under the official names or transformers'. Throws UserError (input) for missing ones and other sizes.
+void load_tower(EncoderRun& run, const checkpoint::WeightSet& weights);
+
+/// Features of one picture [3, H, W] in [-1, 1]: [rows, dim].
+at::Tensor image_features(EncoderRun& run, const models::clip::ClipVision& tower, const at::Tensor& picture);
 
 }  // namespace tessera::prepare

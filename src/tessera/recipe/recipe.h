@@ -13,7 +13,7 @@
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
 #include "tessera/families/frames/pixel_masks.h"
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 #include "tessera/plan/plan_keys.h"
 #include "tessera/recipe/lr_schedule.h"
 

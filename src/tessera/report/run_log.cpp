@@ -4,7 +4,7 @@
 #include <bit>
 #include <chrono>
 
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 #include "tessera/data/clip_format.h"
 
 namespace tessera::report {
@@ -68,7 +68,7 @@ std::string file_name() {
 }  // namespace
 
 uint32_t masked_crc32c(std::string_view bytes) {
-  const uint32_t crc = checkpoint::crc32c(bytes.data(), bytes.size());
+  const uint32_t crc = crc32c(bytes.data(), bytes.size());
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
-#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/in_place.h"
 #include "tessera/device/backend.h"
@@ -66,7 +66,7 @@ void phase(Run& run, StartPhase phase) {
 std::string program() {
   const std::string bytes = checkpoint::read_text(this_program());
   char sum[16];
-  std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
+  std::snprintf(sum, sizeof sum, "%08x", crc32c(bytes.data(), bytes.size()));
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/hash.h"
 
 namespace tessera::data {
 
@@ -59,8 +59,7 @@ std::string inflated(const checkpoint::ReadFile& file, const DeflatedBytes& defl
   if (made != deflated.bytes)
     refuse("inflates to " + std::to_string(made) + " bytes, expected " + std::to_string(deflated.bytes));
   text.resize(static_cast<size_t>(made));
-  if (checkpoint::crc32_zip(text.data(), text.size()) != deflated.crc32)
-    refuse("its content is not the one of its checksum");
+  if (crc32_zip(text.data(), text.size()) != deflated.crc32) refuse("its content is not the one of its checksum");
   return text;
 }
 

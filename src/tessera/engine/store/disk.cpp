@@ -13,8 +13,8 @@
 #endif
 
 #include "tessera/base/check.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/units.h"
-#include "tessera/checkpoint/crc32c.h"
 
 namespace tessera::engine {
 
@@ -91,7 +91,7 @@ void Disk::read(int64_t offset, void* to, int64_t bytes) {
   transfer(false, offset, static_cast<char*>(to), round_up(bytes, kPage));
   const auto found = written_.find(offset);
   if (found == written_.end() || found->second.bytes != bytes) return;
-  const uint32_t sum = checkpoint::crc32c(to, static_cast<size_t>(bytes));
+  const uint32_t sum = crc32c(to, static_cast<size_t>(bytes));
   if (sum == found->second.sum) return;
   throw UserError(Exit::disk, "engine.disk",
                   folder_ + ": reading " + format_bytes(bytes) + " at " + std::to_string(offset) +
@@ -106,7 +106,7 @@ void Disk::write(int64_t offset, const void* from, int64_t bytes) {
     auto it = written_.lower_bound(offset);
     if (it != written_.begin() && std::prev(it)->first + std::prev(it)->second.bytes > offset) --it;
     written_.erase(it, after);
-    written_[offset] = {bytes, checkpoint::crc32c(from, static_cast<size_t>(bytes))};
+    written_[offset] = {bytes, crc32c(from, static_cast<size_t>(bytes))};
   }
   transfer(true, offset, const_cast<char*>(static_cast<const char*>(from)), round_up(bytes, kPage));
 }

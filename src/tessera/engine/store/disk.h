@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::engine {
 

@@ -12,7 +12,7 @@
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::engine {
 

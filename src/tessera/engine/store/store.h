@@ -17,7 +17,7 @@
 #include "tessera/net/unit_update.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/weight.h"
-#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/unit_spec.h"
 

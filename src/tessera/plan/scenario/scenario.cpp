@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/search/layouts.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::plan {
 

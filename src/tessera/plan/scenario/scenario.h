@@ -57,7 +57,7 @@ struct Scenario {
 struct ScenarioResult {
   ModelSpec model;
   Plan plan;
-  bool fits = true;  ///< fits the device's memory without its reserve (simulate/reserve.h)
+  bool fits = true;  ///< fits the device's memory without its reserve (simulate/libraries.h)
   Prediction prediction;
   MemoryCurve memory;
   double seconds = 0;         ///< of a step

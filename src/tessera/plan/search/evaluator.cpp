@@ -5,7 +5,7 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/search/candidate.h"
 #include "tessera/plan/shared_weights.h"
 #include "tessera/plan/unit_sizes.h"
 

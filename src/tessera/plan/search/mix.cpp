@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/search_space.h"
 
 namespace tessera::plan {

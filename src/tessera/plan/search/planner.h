@@ -22,7 +22,6 @@
 
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/candidate.h"
-#include "tessera/plan/search/planner_input.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/plan/unit_spec.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/plan/search/planner_input.h"
+#include "tessera/plan/search/candidate.h"
 #include "tessera/plan/simulate/cost.h"
 
 namespace tessera::plan {

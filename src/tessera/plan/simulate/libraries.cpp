@@ -6,7 +6,6 @@
 #include "tessera/base/device_messages.h"
 #include "tessera/base/target.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/plan/simulate/reserve.h"
 #include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {

@@ -6,6 +6,10 @@
 //   bytes_of(workspaces(node, 1));                // within the budget: 32 MiB
 //   bytes_of(beside_plan(node, {model, plan}));   // beside it
 //   default_budget(node, {mesh, groups});         // what is left for a plan of a model that sends by these groups
+//
+// Default device budget of a rank. It leaves a reserve, because plans do not include the driver's context, communication
+// buffers (libraries.h) and what lies between tensors.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -54,5 +58,19 @@ int64_t default_budget(const Profile& profile, const Connected& run);
 
 /// What the driver then says that the rank uses (NVML): the block that a run reserves for `budget` bytes, and what lies beside.
 int64_t driver_bytes(const Profile& profile, const Connected& run, int64_t budget);
+
+/// Bytes to use of a device with `memory` bytes: 3 GiB and 3 % stay free, or a tenth on small devices.
+inline int64_t without_reserve(int64_t memory) {
+  return memory - std::min(memory / 10, (int64_t{3} << 30) + memory / 100 * 3);
+}
+
+inline constexpr int64_t kGapsOf = 32, kLeastGaps = int64_t{64} << 20;
+
+/// The block that a run takes from a GPU's driver for `planned` bytes: what lies between tensors is at most 3 % of them, and
+/// somewhat more of few.
+inline int64_t with_gaps(int64_t planned) { return planned + planned / kGapsOf + kLeastGaps; }
+
+/// Bytes that can be planned of such a block.
+inline int64_t without_gaps(int64_t block) { return (block - kLeastGaps) / (kGapsOf + 1) * kGapsOf; }
 
 }  // namespace tessera::plan

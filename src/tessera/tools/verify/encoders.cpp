@@ -7,7 +7,6 @@
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/encoders.h"
-#include "tessera/prepare/clip_weights.h"
 #include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"
 

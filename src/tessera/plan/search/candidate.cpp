@@ -1,4 +1,4 @@
-#include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/search/candidate.h"
 
 #include <algorithm>
 
