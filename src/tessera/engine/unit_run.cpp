@@ -1,9 +1,12 @@
 #include "tessera/engine/unit_run.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/Event.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
@@ -394,17 +397,69 @@ bool shares_memory(const Tensor& t, const std::vector<Tensor>& others) {
   return std::ranges::any_of(others, [&](const Tensor& other) { return t.is_alias_of(other); });
 }
 
-/// While it lives, all nodes of a backward run on the thread that asks for it. LibTorch else runs those of a GPU on a
-/// thread of its own, where what is thread-local here (deferred weight gradients, rebuilt values, the clock of
-/// collectives) is empty: weight gradients of a zero-bubble pipeline would be missing, and nothing would say so.
-class OnThisThread {
+/// LibTorch's engine on the thread that asks for a backward, without what LibTorch's own does beside: that one runs the nodes of
+/// a GPU on a thread of its own, where what is thread-local here (deferred weight gradients, rebuilt values, the clock of
+/// collectives) is empty, and puts the state of a thread aside and back for each node, which takes the host longer than
+/// most nodes. Nodes run in the order in which that one runs them, and each is run by its code.
+class EngineHere final : public torch::autograd::Engine {
  public:
-  OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
-  ~OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
-  OnThisThread(const OnThisThread&) = delete;
+  static EngineHere& instance() {
+    static auto* engine = new EngineHere;  // as LibTorch's own it ends with the process
+    return *engine;
+  }
+
+  /// The gradients at `wanted`, given those at the outputs `roots`. Frees the graph.
+  torch::autograd::variable_list gradients(const torch::autograd::edge_list& roots,
+                                           torch::autograd::variable_list grads,
+                                           const torch::autograd::edge_list& wanted) {
+    using namespace torch::autograd;
+    const OneThread one;
+    const at::AutoGradMode mode(false);
+    validate_outputs(roots, grads, [](const std::string& text) { return text; });
+    const auto queue = std::make_shared<ReadyQueue>();
+    c10::SmallVector<Node*, 4> nodes;
+    for (const Edge& root : roots) nodes.push_back(root.function.get());
+    auto task = std::make_shared<GraphTask>(/*keep_graph=*/false, /*grad_mode=*/false, /*reentrant_depth=*/0, queue,
+                                            std::move(nodes));
+    uint64_t lowest = std::numeric_limits<uint64_t>::max();
+    for (const Edge& edge : wanted) lowest = std::min(lowest, edge.function->topological_nr());
+    const bool one_root = roots.size() == 1;
+    std::shared_ptr<Node> first = one_root ? roots[0].function : std::make_shared<GraphRoot>(roots, grads);
+    compute_dependencies(first.get(), *task, lowest);
+    task->init_to_execute(*first, wanted, /*accumulate_grad=*/false, lowest);
+    InputBuffer inputs(one_root ? first->num_inputs() : 0);
+    if (one_root) {
+      const auto stream = InputMetadata(grads[0]).stream();
+      inputs.add(roots[0].input_nr, std::move(grads[0]), stream, first->stream(), first.get());
+    }
+    queue->push(NodeTask(task, std::move(first), std::move(inputs)));
+    const GraphTaskGuard current(task);
+    while (!queue->empty()) {
+      NodeTask next = queue->pop();
+      const NodeGuard node(next.fn_);
+      evaluate_function(task, next.fn_.get(), next.inputs_, queue);
+    }
+    check_internal(task->not_ready_.empty(), "engine.backward", "some nodes of a unit's graph lack gradients");
+    for (const c10::Stream& leaf : task->leaf_streams) await(leaf);
+    return std::move(task->captured_vars_);
+  }
 
  private:
-  const bool before_ = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+  struct OneThread {
+    OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
+    ~OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before); }
+    OneThread(const OneThread&) = delete;
+    const bool before = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+  };
+
+  /// What the thread's stream is given from here on comes after what the stream of a gradient was given.
+  static void await(const c10::Stream& stream) {
+    const c10::Stream here = c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device());
+    if (here == stream) return;
+    c10::Event given(stream.device_type());
+    given.record(stream);
+    here.wait(given);
+  }
 };
 
 }  // namespace
@@ -465,13 +520,10 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   want(anchor);  // without it, autograd prunes nodes that lead to no other input
 
   std::vector<Tensor> found(wanted.size());
-  const OnThisThread here;
   const ops::LateScope late(ops::Works{});
   const ops::SumsScope sums(std::vector<ops::LeftSums>{});
   if (!roots.empty() && !wanted.empty())
-    found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
-                                                                  /*create_graph=*/false, /*accumulate_grad=*/false,
-                                                                  wanted);
+    found = EngineHere::instance().gradients(roots, std::move(grads), wanted);
   ops::session().run_late();  // of inputs that nobody sends
   ops::session().add_sums();
   roots.clear(), grads.clear();
