@@ -2,11 +2,12 @@
 
 #include <c10/core/AutogradState.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
@@ -397,60 +398,111 @@ bool shares_memory(const Tensor& t, const std::vector<Tensor>& others) {
   return std::ranges::any_of(others, [&](const Tensor& other) { return t.is_alias_of(other); });
 }
 
-/// LibTorch's engine on the thread that asks for a backward, without what LibTorch's own does beside: that one runs the nodes of
-/// a GPU on a thread of its own, where what is thread-local here (deferred weight gradients, rebuilt values, the clock of
-/// collectives) is empty, and puts the state of a thread aside and back for each node, which takes the host longer than
-/// most nodes. Nodes run in the order in which that one runs them, and each is run by its code.
-class EngineHere final : public torch::autograd::Engine {
+/// While it lives, all nodes of a backward run on the thread that asks for it. LibTorch else runs those of a GPU on a
+/// thread of its own, where what is thread-local here (deferred weight gradients, rebuilt values, the clock of
+/// collectives) is empty: weight gradients of a zero-bubble pipeline would be missing, and nothing would say so.
+class OnThisThread {
  public:
-  static EngineHere& instance() {
-    static auto* engine = new EngineHere;  // as LibTorch's own it ends with the process
-    return *engine;
+  OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
+  ~OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  OnThisThread(const OnThisThread&) = delete;
+
+ private:
+  const bool before_ = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+};
+
+/// A backward as LibTorch's engine runs it: of the nodes whose gradients are complete the youngest first, gradients added in the
+/// order in which they come, on the streams of the forward. That engine also puts the state of its thread aside and back
+/// around each node, which takes the host longer than most nodes do. Here it is one thread's from begin to end.
+class GraphHere {
+ public:
+  using Edge = torch::autograd::Edge;
+  using edge_list = torch::autograd::edge_list;
+  using variable_list = torch::autograd::variable_list;
+
+  GraphHere(const edge_list& roots, const edge_list& wanted) : roots_(roots), wanted_(wanted) {
+    for (const Edge& edge : wanted) known_ = known_ && edge.function->next_edges().empty();
+    for (const Edge& root : roots) reach(root);
+    for (size_t next = 0; next < places_.size(); ++next) {
+      torch::autograd::Node& node = *places_[next].node;
+      known_ = known_ && node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
+               node.pre_hooks().empty() && node.post_hooks().empty();
+      bool leaf = true;
+      for (const Edge& edge : node.next_edges())
+        if (edge.is_valid()) leaf = false, reach(edge);
+      places_[next].leaf = leaf;
+      known_ = known_ &&
+               (!leaf || std::ranges::any_of(wanted, [&](const Edge& edge) { return edge.function.get() == &node; }));
+    }
   }
 
-  /// The gradients at `wanted`, given those at the outputs `roots`. Frees the graph.
-  torch::autograd::variable_list gradients(const torch::autograd::edge_list& roots,
-                                           torch::autograd::variable_list grads,
-                                           const torch::autograd::edge_list& wanted) {
-    using namespace torch::autograd;
-    const OneThread one;
+  /// Whether it is as units' graphs are: without hooks, and ends at wanted leaves alone. Then all of its nodes are needed.
+  bool known() const { return known_; }
+
+  /// The gradients of the leaves, given those of the roots. Frees what the nodes have saved.
+  variable_list run(variable_list& gradients) {
     const at::AutoGradMode mode(false);
-    validate_outputs(roots, grads, [](const std::string& text) { return text; });
-    const auto queue = std::make_shared<ReadyQueue>();
-    c10::SmallVector<Node*, 4> nodes;
-    for (const Edge& root : roots) nodes.push_back(root.function.get());
-    auto task = std::make_shared<GraphTask>(/*keep_graph=*/false, /*grad_mode=*/false, /*reentrant_depth=*/0, queue,
-                                            std::move(nodes));
-    uint64_t lowest = std::numeric_limits<uint64_t>::max();
-    for (const Edge& edge : wanted) lowest = std::min(lowest, edge.function->topological_nr());
-    const bool one_root = roots.size() == 1;
-    std::shared_ptr<Node> first = one_root ? roots[0].function : std::make_shared<GraphRoot>(roots, grads);
-    compute_dependencies(first.get(), *task, lowest);
-    task->init_to_execute(*first, wanted, /*accumulate_grad=*/false, lowest);
-    InputBuffer inputs(one_root ? first->num_inputs() : 0);
-    if (one_root) {
-      const auto stream = InputMetadata(grads[0]).stream();
-      inputs.add(roots[0].input_nr, std::move(grads[0]), stream, first->stream(), first.get());
+    validate_outputs(roots_, gradients, [](const std::string& text) { return text; });
+    for (size_t r = 0; r < roots_.size(); ++r)
+      add(roots_[r], gradients[r], torch::autograd::InputMetadata(gradients[r]).stream());
+    found_.resize(wanted_.size());
+    while (!ready_.empty()) {
+      std::ranges::pop_heap(ready_, {}, kNumber);
+      const size_t place = ready_.back().second;
+      ready_.pop_back();
+      evaluate(places_[place]);
     }
-    queue->push(NodeTask(task, std::move(first), std::move(inputs)));
-    const GraphTaskGuard current(task);
-    while (!queue->empty()) {
-      NodeTask next = queue->pop();
-      const NodeGuard node(next.fn_);
-      evaluate_function(task, next.fn_.get(), next.inputs_, queue);
-    }
-    check_internal(task->not_ready_.empty(), "engine.backward", "some nodes of a unit's graph lack gradients");
-    for (const c10::Stream& leaf : task->leaf_streams) await(leaf);
-    return std::move(task->captured_vars_);
+    for (const c10::Stream& leaf : leaves_) await(leaf);
+    return std::move(found_);
   }
 
  private:
-  struct OneThread {
-    OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
-    ~OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before); }
-    OneThread(const OneThread&) = delete;
-    const bool before = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+  using Node = torch::autograd::Node;
+  using InputBuffer = torch::autograd::InputBuffer;
+  struct Place {
+    Node* node;
+    int open = 0;  // edges to it whose gradients have not come
+    bool leaf = false;
+    std::optional<InputBuffer> inputs = {};
   };
+  static uint64_t number(const std::pair<uint64_t, size_t>& ready) { return ready.first; }
+  static constexpr auto kNumber = &GraphHere::number;
+
+  void reach(const Edge& edge) {
+    const auto [at, fresh] = index_.emplace(edge.function.get(), places_.size());
+    if (fresh) places_.push_back({edge.function.get()});
+    ++places_[at->second].open;
+  }
+
+  void add(const Edge& to, Tensor gradient, const std::optional<c10::Stream>& from) {
+    const size_t at = index_.at(to.function.get());
+    Place& place = places_[at];
+    if (!place.inputs) place.inputs.emplace(place.node->num_inputs());
+    place.inputs->add(to.input_nr, std::move(gradient), from, place.node->stream(), place.node);
+    if (--place.open > 0) return;
+    ready_.emplace_back(place.node->sequence_nr(), at);
+    std::ranges::push_heap(ready_, {}, kNumber);
+  }
+
+  void evaluate(Place& place) {
+    Node& node = *place.node;
+    InputBuffer inputs = *std::exchange(place.inputs, std::nullopt);
+    const std::optional<c10::Stream> stream = node.stream();
+    const c10::OptionalStreamGuard guard(stream);
+    if (place.leaf) {
+      for (size_t i = 0; i < wanted_.size(); ++i)
+        if (wanted_[i].function.get() == &node) found_[i] = inputs.buffer[wanted_[i].input_nr];
+      if (stream) leaves_.push_back(*stream);
+      return;
+    }
+    node.will_release_variables();
+    variable_list outputs = node(InputBuffer::variables(std::move(inputs)));
+    validate_outputs(node.next_edges(), outputs,
+                     [&](const std::string& text) { return "Function " + node.name() + " returned an " + text; });
+    node.release_variables();
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (const Edge& next = node.next_edge(i); next.is_valid()) add(next, std::move(outputs[i]), stream);
+  }
 
   /// What the thread's stream is given from here on comes after what the stream of a gradient was given.
   static void await(const c10::Stream& stream) {
@@ -460,6 +512,14 @@ class EngineHere final : public torch::autograd::Engine {
     given.record(stream);
     here.wait(given);
   }
+
+  const edge_list &roots_, &wanted_;
+  bool known_ = true;
+  std::vector<Place> places_;
+  ska::flat_hash_map<Node*, size_t> index_;  // of places_
+  std::vector<std::pair<uint64_t, size_t>> ready_;
+  variable_list found_;
+  std::vector<c10::Stream> leaves_;
 };
 
 }  // namespace
@@ -520,10 +580,16 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   want(anchor);  // without it, autograd prunes nodes that lead to no other input
 
   std::vector<Tensor> found(wanted.size());
+  const OnThisThread here;
   const ops::LateScope late(ops::Works{});
   const ops::SumsScope sums(std::vector<ops::LeftSums>{});
-  if (!roots.empty() && !wanted.empty())
-    found = EngineHere::instance().gradients(roots, std::move(grads), wanted);
+  if (!roots.empty() && !wanted.empty()) {
+    GraphHere graph(roots, wanted);
+    found = graph.known() ? graph.run(grads)
+                          : torch::autograd::Engine::get_default_engine().execute(
+                                roots, grads, /*keep_graph=*/false, /*create_graph=*/false,
+                                /*accumulate_grad=*/false, wanted);
+  }
   ops::session().run_late();  // of inputs that nobody sends
   ops::session().add_sums();
   roots.clear(), grads.clear();
