@@ -496,7 +496,7 @@ class GraphHere {
       return;
     }
     node.will_release_variables();
-    variable_list outputs = node(InputBuffer::variables(std::move(inputs)));
+    variable_list outputs = node(std::move(inputs.buffer));
     validate_outputs(node.next_edges(), outputs,
                      [&](const std::string& text) { return "Function " + node.name() + " returned an " + text; });
     node.release_variables();
