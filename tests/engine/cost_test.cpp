@@ -95,8 +95,9 @@ TEST(EngineCost, OfAnInstructionDoesNotGrowWithTheModel) {
   std::printf(
       "host time an instruction: %.2f us computing, %.2f us with lanes; %.1f instructions and %.1f us a block, of which its "
       "operators take %.1f: %.2f us an instruction are the engine's; %.1f allocations an instruction, %.1f of them its own\n",
-      1e6 * each.computing, 1e6 * each.all, instructions / kBlocks, 1e6 * block.computing, 1e6 * micros * within.computing,
-      own, each.allocated, (block.allocated - micros * within.allocated) / (instructions / kBlocks));
+      1e6 * each.computing, 1e6 * each.all, instructions / kBlocks, 1e6 * block.computing,
+      1e6 * micros * within.computing, own, each.allocated,
+      (block.allocated - micros * within.allocated) / (instructions / kBlocks));
   EXPECT_GT(each.computing, 0);
   EXPECT_LT(each.computing, 100e-6);
   EXPECT_GT(each.allocated, 0);

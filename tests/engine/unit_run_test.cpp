@@ -69,7 +69,8 @@ struct Results {
 /// A graph of two results, whose nodes have several readers. `beside`: a leaf whose gradient nobody asks for, or undefined.
 std::vector<Tensor> results(const Tensor& x, const Tensor& beside) {
   const Tensor a = Noted::apply(x.sin(), 1), b = Noted::apply(a * x.cos(), 2), c = Noted::apply(a.exp() + b * a, 3);
-  const Tensor first = Noted::apply(b.tanh() * c, 4), second = Noted::apply(c * x + (beside.defined() ? beside * b : b), 5);
+  const Tensor first = Noted::apply(b.tanh() * c, 4),
+               second = Noted::apply(c * x + (beside.defined() ? beside * b : b), 5);
   return {first, second};
 }
 

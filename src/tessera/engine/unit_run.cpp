@@ -586,9 +586,9 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   if (!roots.empty() && !wanted.empty()) {
     GraphHere graph(roots, wanted);
     found = graph.known() ? graph.run(grads)
-                          : torch::autograd::Engine::get_default_engine().execute(
-                                roots, grads, /*keep_graph=*/false, /*create_graph=*/false,
-                                /*accumulate_grad=*/false, wanted);
+                          : torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
+                                                                                  /*create_graph=*/false,
+                                                                                  /*accumulate_grad=*/false, wanted);
   }
   ops::session().run_late();  // of inputs that nobody sends
   ops::session().add_sums();
