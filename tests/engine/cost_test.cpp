@@ -78,7 +78,7 @@ Cost of_operators() {
 
 /// The difference of two models leaves out what a step takes however many blocks there are. The bound of seconds is many times
 /// what is measured: an instruction that does something for each unit or each instruction of the schedule is beyond it. That
-/// of allocations is a tenth above what there are.
+/// of allocations is a little above what there are, 12.3.
 TEST(EngineCost, OfAnInstructionDoesNotGrowWithTheModel) {
   const Toy small(20, "idle"), large(120, "idle");
   ToyRank few(small, small.plan()), many(large, large.plan());
@@ -101,7 +101,7 @@ TEST(EngineCost, OfAnInstructionDoesNotGrowWithTheModel) {
   EXPECT_GT(each.computing, 0);
   EXPECT_LT(each.computing, 100e-6);
   EXPECT_GT(each.allocated, 0);
-  EXPECT_LT(each.allocated, 30);
+  EXPECT_LT(each.allocated, 14);
 }
 
 }  // namespace
