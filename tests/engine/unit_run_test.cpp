@@ -46,5 +46,71 @@ TEST(UnitRun, ABackwardThatFailsLeavesOthersAsTheyWere) {
   EXPECT_TRUE(may_change_threads());
 }
 
+/// Returns x; its backward runs `act`, and notes its number.
+struct Noted : torch::autograd::Function<Noted> {
+  static inline std::vector<int64_t> order;
+  static inline std::function<void()> act;
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, int64_t number) {
+    ctx->saved_data["number"] = number;
+    return x.clone();
+  }
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* ctx, std::vector<Tensor> gradients) {
+    order.push_back(ctx->saved_data["number"].toInt());
+    if (act) act();
+    return {gradients[0], Tensor()};
+  }
+};
+
+struct Results {
+  std::vector<Tensor> gradients;
+  std::vector<int64_t> order;
+};
+
+/// A graph of two results, whose nodes have several readers. `beside`: a leaf whose gradient nobody asks for, or undefined.
+std::vector<Tensor> results(const Tensor& x, const Tensor& beside) {
+  const Tensor a = Noted::apply(x.sin(), 1), b = Noted::apply(a * x.cos(), 2), c = Noted::apply(a.exp() + b * a, 3);
+  const Tensor first = Noted::apply(b.tanh() * c, 4),
+               second = Noted::apply(c * x + (beside.defined() ? beside * b : b), 5);
+  return {first, second};
+}
+
+Results by_engine(const Tensor& x, const Tensor& beside, bool libtorchs) {
+  Noted::order.clear();
+  const Tensor ones = at::linspace(1, 2, 4), others = at::linspace(-1, 3, 4);
+  const std::vector<Tensor> made = results(x, beside);
+  if (libtorchs) return {torch::autograd::grad(made, {x}, {ones, others}), Noted::order};
+  UnitRun run;
+  run.in = {x};
+  for (const Tensor& result : made) run.stream_roots.push_back(torch::autograd::impl::gradient_edge(result));
+  std::vector<Tensor> cond_grad;
+  return {run_backward(run, {ones, others}, {}, {}, cond_grad, at::zeros({1}).requires_grad_()), Noted::order};
+}
+
+TEST(UnitRun, ABackwardHasTheNodesOfLibTorchsInItsOrderAndToTheBit) {
+  Noted::act = nullptr;
+  for (const bool with_another : {false, true}) {
+    const auto leaf = [](double from) { return at::linspace(from, 1, 4).requires_grad_(); };
+    const Tensor beside = with_another ? leaf(0.5) : Tensor();
+    const Results own = by_engine(leaf(-1), beside, false), libtorchs = by_engine(leaf(-1), beside, true);
+    EXPECT_TRUE(at::equal(own.gradients.at(0), libtorchs.gradients.at(0)));
+    EXPECT_EQ(own.order, libtorchs.order);
+    EXPECT_EQ(own.order.size(), 5u);
+    EXPECT_TRUE(!with_another || !beside.grad().defined());
+  }
+}
+
+TEST(UnitRun, ABackwardOfKnownNodesIsOnItsThreadWithoutGraphsAndLeavesOthersAsTheyWereWhenItFails) {
+  bool may = true, graph = true;
+  Noted::act = [&] { may = may_change_threads(), graph = at::GradMode::is_enabled(); };
+  by_engine(at::ones({4}).requires_grad_(), {}, false);
+  EXPECT_FALSE(may);
+  EXPECT_FALSE(graph);
+  Noted::act = [] { throw std::runtime_error("no gradient"); };
+  EXPECT_THROW(by_engine(at::ones({4}).requires_grad_(), {}, false), std::runtime_error);
+  Noted::act = nullptr;
+  EXPECT_TRUE(may_change_threads());
+  EXPECT_TRUE(at::GradMode::is_enabled());
+}
+
 }  // namespace
 }  // namespace tessera::engine

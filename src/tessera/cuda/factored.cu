@@ -159,7 +159,7 @@ __device__ void add_rows(const FactoredPlace& p, double* sums, const Value& valu
   }
 }
 
-/// A thread block has 64 columns, and eight groups of rows of each at once: a thread adds those of a group in order, reading eight
+/// A thread block has 32 columns, and eight groups of rows of each at once: a thread adds those of a group in order, reading eight
 /// ahead, and one of a column's threads adds its groups in order.
 template <class Value>
 __device__ void add_columns(const FactoredPlace& p, double* sums, const Value& value) {

@@ -113,9 +113,12 @@ void StepTimes::note(const plan::Program& program, int64_t step, const Instructi
   }
   if (step != traced_step_) traced_step_ = step, base_ = 0;
   if (keep_lines_) last_lines_.clear();
+  std::array<double*, plan::kLaneCount> busy = {};
   for (size_t i = 0; i < list.size(); ++i) {
     const double seconds = times[i][1] - times[i][0];
-    busy_[std::string(name(list[i].lane))] += seconds;
+    double*& of_lane = busy[static_cast<size_t>(list[i].lane)];
+    if (!of_lane) of_lane = &busy_[std::string(name(list[i].lane))];
+    *of_lane += seconds;
     if (is_work(list[i])) work_ += seconds;
     if (!trace_ && !keep_lines_) continue;
     const std::string line = plan::to_json(list[i], program.schedule.phase, rank_, step, static_cast<int>(i), base_,

@@ -1,7 +1,11 @@
 #include "tessera/engine/unit_run.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
 
@@ -407,6 +411,117 @@ class OnThisThread {
   const bool before_ = c10::AutogradState::get_tls_state().get_multithreading_enabled();
 };
 
+/// A backward as LibTorch's engine runs it: of the nodes whose gradients are complete the youngest first, gradients added in the
+/// order in which they come, on the streams of the forward. That engine also puts the state of its thread aside and back
+/// around each node, which takes the host longer than most nodes do. Here it is one thread's from begin to end.
+class GraphHere {
+ public:
+  using Edge = torch::autograd::Edge;
+  using edge_list = torch::autograd::edge_list;
+  using variable_list = torch::autograd::variable_list;
+
+  GraphHere(const edge_list& roots, const edge_list& wanted) : roots_(roots), wanted_(wanted) {
+    for (const Edge& edge : wanted) known_ = known_ && edge.function->next_edges().empty();
+    for (const Edge& root : roots) reach(root);
+    for (size_t next = 0; next < places_.size(); ++next) {
+      torch::autograd::Node& node = *places_[next].node;
+      known_ = known_ && node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
+               node.pre_hooks().empty() && node.post_hooks().empty();
+      bool leaf = true;
+      for (const Edge& edge : node.next_edges())
+        if (edge.is_valid()) leaf = false, reach(edge);
+      places_[next].leaf = leaf;
+      known_ = known_ &&
+               (!leaf || std::ranges::any_of(wanted, [&](const Edge& edge) { return edge.function.get() == &node; }));
+    }
+  }
+
+  /// Whether it is as units' graphs are: without hooks, and ends at wanted leaves alone. Then all of its nodes are needed.
+  bool known() const { return known_; }
+
+  /// The gradients of the leaves, given those of the roots. Frees what the nodes have saved.
+  variable_list run(variable_list& gradients) {
+    const at::AutoGradMode mode(false);
+    validate_outputs(roots_, gradients, [](const std::string& text) { return text; });
+    for (size_t r = 0; r < roots_.size(); ++r)
+      add(roots_[r], gradients[r], torch::autograd::InputMetadata(gradients[r]).stream());
+    found_.resize(wanted_.size());
+    while (!ready_.empty()) {
+      std::ranges::pop_heap(ready_, {}, kNumber);
+      const size_t place = ready_.back().second;
+      ready_.pop_back();
+      evaluate(places_[place]);
+    }
+    for (const c10::Stream& leaf : leaves_) await(leaf);
+    return std::move(found_);
+  }
+
+ private:
+  using Node = torch::autograd::Node;
+  using InputBuffer = torch::autograd::InputBuffer;
+  struct Place {
+    Node* node;
+    int open = 0;  // edges to it whose gradients have not come
+    bool leaf = false;
+    std::optional<InputBuffer> inputs = {};
+  };
+  static uint64_t number(const std::pair<uint64_t, size_t>& ready) { return ready.first; }
+  static constexpr auto kNumber = &GraphHere::number;
+
+  void reach(const Edge& edge) {
+    const auto [at, fresh] = index_.emplace(edge.function.get(), places_.size());
+    if (fresh) places_.push_back({edge.function.get()});
+    ++places_[at->second].open;
+  }
+
+  void add(const Edge& to, Tensor gradient, const std::optional<c10::Stream>& from) {
+    const size_t at = index_.at(to.function.get());
+    Place& place = places_[at];
+    if (!place.inputs) place.inputs.emplace(place.node->num_inputs());
+    place.inputs->add(to.input_nr, std::move(gradient), from, place.node->stream(), place.node);
+    if (--place.open > 0) return;
+    ready_.emplace_back(place.node->sequence_nr(), at);
+    std::ranges::push_heap(ready_, {}, kNumber);
+  }
+
+  void evaluate(Place& place) {
+    Node& node = *place.node;
+    InputBuffer inputs = *std::exchange(place.inputs, std::nullopt);
+    const std::optional<c10::Stream> stream = node.stream();
+    const c10::OptionalStreamGuard guard(stream);
+    if (place.leaf) {
+      for (size_t i = 0; i < wanted_.size(); ++i)
+        if (wanted_[i].function.get() == &node) found_[i] = inputs.buffer[wanted_[i].input_nr];
+      if (stream) leaves_.push_back(*stream);
+      return;
+    }
+    node.will_release_variables();
+    variable_list outputs = node(std::move(inputs.buffer));
+    validate_outputs(node.next_edges(), outputs,
+                     [&](const std::string& text) { return "Function " + node.name() + " returned an " + text; });
+    node.release_variables();
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (const Edge& next = node.next_edge(i); next.is_valid()) add(next, std::move(outputs[i]), stream);
+  }
+
+  /// What the thread's stream is given from here on comes after what the stream of a gradient was given.
+  static void await(const c10::Stream& stream) {
+    const c10::Stream here = c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device());
+    if (here == stream) return;
+    c10::Event given(stream.device_type());
+    given.record(stream);
+    here.wait(given);
+  }
+
+  const edge_list &roots_, &wanted_;
+  bool known_ = true;
+  std::vector<Place> places_;
+  ska::flat_hash_map<Node*, size_t> index_;  // of places_
+  std::vector<std::pair<uint64_t, size_t>> ready_;
+  variable_list found_;
+  std::vector<c10::Stream> leaves_;
+};
+
 }  // namespace
 
 std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, bool requires_grad) {
@@ -468,10 +583,13 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   const OnThisThread here;
   const ops::LateScope late(ops::Works{});
   const ops::SumsScope sums(std::vector<ops::LeftSums>{});
-  if (!roots.empty() && !wanted.empty())
-    found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
-                                                                  /*create_graph=*/false, /*accumulate_grad=*/false,
-                                                                  wanted);
+  if (!roots.empty() && !wanted.empty()) {
+    GraphHere graph(roots, wanted);
+    found = graph.known() ? graph.run(grads)
+                          : torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
+                                                                                  /*create_graph=*/false,
+                                                                                  /*accumulate_grad=*/false, wanted);
+  }
   ops::session().run_late();  // of inputs that nobody sends
   ops::session().add_sums();
   roots.clear(), grads.clear();

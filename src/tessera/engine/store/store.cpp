@@ -164,7 +164,10 @@ Tensor Store::partition(int u, int b, const Tensor& shard) const {
 void Store::squares(int u, const Tensor& grad, const Tensor& sums) const {
   for (size_t b = 0; owns(u) && b < units_[u].layout.buffers.size(); ++b) {
     const Tensor counted = this->counted(u, static_cast<int>(b), grad);
-    if (counted.defined()) ops::sum_of_squares(sums.narrow(0, static_cast<int64_t>(b), 1), counted);
+    if (!counted.defined()) continue;
+    check_internal(counted.device() == sums.device(), "engine.store", "squares lie beside their gradient");
+    ops::backend(counted).sum_of_squares(sums.mutable_data_ptr<double>() + b, counted.const_data_ptr<float>(),
+                                         counted.numel());
   }
 }
 
@@ -566,14 +569,11 @@ Store::Range Store::state(const Part& part, size_t state) {
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
   Unit& unit = units_[u];
   if (staged.states < 0) await_states(u), settle(unit.buffer);
-  const Tensor shard = this->shard(u, range.buffer, staged.param);
+  if (staged.param < 0) await_param(u), settle(unit.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const Tensor buffer_of_states = expert_ >= trained_experts() ? Tensor()
-                                  : staged.states < 0          ? unit.buffer
-                                                               : arena(staged.states, 1);
-  auto* states =  // null: nothing is trained
-      buffer_of_states.defined() ? static_cast<uint8_t*>(ops::address(buffer_of_states)) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
+  // Addresses alone: to make views of them takes the host as long as a small update.
+  const auto in_arena = [&](int64_t at) { return static_cast<uint8_t*>(ops::address(arena_)) + at; };
   net::Slice slice;
   slice.spec = &param;
   slice.tensor = hash_text(param.name);
@@ -587,22 +587,25 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
     slice.cut.inner = param.numel() / param.shape[0], slice.cut.width = slice.cut.inner / tp_;
     slice.cut.first = slice.cut.width * tp_rank_;
   }
-  slice.param = static_cast<uint8_t*>(ops::address(shard)) + range.offset * shard.element_size();
+  const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
+  const int64_t each = buffer.stored != DType::f32 ? 1 : whole ? 4 : 2;
+  auto* shard = staged.param < 0 ? static_cast<uint8_t*>(ops::address(unit.param)) : in_arena(staged.param);
+  slice.param = shard + unit.param_at[range.buffer] + range.offset * each;
+  slice.on_device = ops::on_device(staged.param < 0 ? unit.param : arena_);
   if (buffer.trainable && (unit.grad.defined() || staged.grad >= 0)) {
     const int64_t at = buffer.held + range.offset;
-    if (grad_type_ == at::kFloat || !staged.as_stored) {
-      slice.grad = static_cast<const float*>(ops::read_address(grad_at(u, staged.grad))) + at;
-    } else {
-      const Tensor halves =
-          staged.grad < 0 ? unit.grad : arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_);
-      slice.half_grad = static_cast<const uint16_t*>(ops::read_address(halves)) + at;
-      slice.half_type = grad_type_;
-    }
+    const void* grads = staged.grad < 0 ? ops::read_address(unit.grad) : in_arena(staged.grad);
+    if (grad_type_ == at::kFloat || !staged.as_stored)
+      slice.grad = static_cast<const float*>(grads) + at;
+    else
+      slice.half_grad = static_cast<const uint16_t*>(grads) + at, slice.half_type = grad_type_;
   }
-  slice.on_device = ops::on_device(shard);
   slice.specs = &range.states;
+  if (expert_ >= trained_experts()) return slice;  // a teacher, which has no states
+  if (staged.states < 0 && !unit.buffer.defined()) return slice;
+  auto* states = staged.states < 0 ? static_cast<uint8_t*>(ops::address(unit.buffer)) : in_arena(staged.states);
   for (const int64_t at : range.at)
-    if (states) slice.states.push_back(states + at);
+    if (states) slice.states.push_back(states + at);  // null: nothing is trained
   return slice;
 }
 
