@@ -209,18 +209,22 @@ TEST(GraphRuns, AreForbiddenByNameAndTheRunGoesOn) {
 
 /// A message that hangs within a graph, whose events cannot be asked for: the graph itself tells at which message it is.
 TEST(GraphRuns, AMessageThatHangsInAGraphIsNamed) {
+  // The reduction of the block before may be under way on a lane of its own: in the order that the launch has drawn it waits first.
   struct Hang {
-    const char *mesh, *at, *said;
+    const char *mesh, *at, *said, *or_said;
   };
-  for (const Hang& hang : {Hang{"dp_shard=2", "1,reduce blocks.1", "reduce blocks.1 on reduce:dp_shard"},
-                           {"tp=2", "1,forward blocks.1", "forward blocks.1 on tensor:tp"},
-                           {"cp=2", "1,backward blocks.1", "backward blocks.1 on ring:cp"},
-                           {"pp=2", "0,send", " on activations:pp"}}) {
+  for (const Hang& hang :
+       {Hang{"dp_shard=2", "1,reduce blocks.1", "reduce blocks.1 on reduce:dp_shard", nullptr},
+        {"tp=2", "1,forward blocks.1", "forward blocks.1 on tensor:tp", nullptr},
+        {"cp=2", "1,backward blocks.1", "backward blocks.1 on ring:cp", "reduce blocks.2 on reduce:cp"},
+        {"pp=2", "0,send", " on activations:pp", nullptr}}) {
     const Result r = train(2, std::string("hangs-") + hang.mesh, "on",
                            {"--run.steps", "8", "--mesh", hang.mesh, "--fault.timeout", "2"},
                            {{"TESSERA_SIMULATED_SLOW_GRAPH", hang.at}});
     EXPECT_EQ(r.code, 5) << hang.mesh << ": " << r.output;
-    EXPECT_NE(r.output.find(hang.said), std::string::npos) << hang.mesh << ": " << r.output;
+    const bool told = r.output.find(hang.said) != std::string::npos ||
+                      (hang.or_said && r.output.find(hang.or_said) != std::string::npos);
+    EXPECT_TRUE(told) << hang.mesh << ": " << r.output;
     EXPECT_NE(r.output.find(", in a graph"), std::string::npos) << hang.mesh << ": " << r.output;
   }
 }

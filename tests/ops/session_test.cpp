@@ -227,6 +227,55 @@ TEST(LeftSums, AreAddedBeforeAnythingElseIsWrittenToTheirGradient) {
   EXPECT_TRUE(at::equal(left[1].grad, once[1].grad));
 }
 
+const Kernels* counted_table = nullptr;
+int gradients_added = 0;  ///< within the products of inputs' gradients
+void counted_add(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w) {
+  ++gradients_added;
+  counted_table->add_linear_input_gradient(dx, dy, w);
+}
+
+/// The gradient of x, which three linears read; somebody else holds those that meet, or does not.
+at::Tensor gradient_of_shared_input(const at::Tensor& x, const std::array<at::Tensor, 3>& w,
+                                    std::vector<at::Tensor>* held) {
+  WeightSite q{w[0], at::zeros({5, 4})}, k{w[1], at::zeros({5, 4})}, v{w[2], at::zeros({5, 4})};
+  const at::Tensor anchor = at::zeros({1}).requires_grad_(true), input = x.detach().requires_grad_(true);
+  const at::ScalarType type = w[0].scalar_type();
+  at::Tensor passed, again;
+  const at::Tensor of_q = linear(input, q, nullptr, anchor, type, When::at_once, &passed),
+                   of_k = linear(passed, k, nullptr, anchor, type, When::at_once, &again),
+                   of_v = linear(again, v, nullptr, anchor, type);
+  if (held)
+    for (const at::Tensor& meeting : {passed, again})
+      meeting.register_hook([held](const at::Tensor& gradient) { held->push_back(gradient); });
+  (of_q + of_k + of_v).sum().backward();
+  return input.grad();
+}
+
+TEST(Linears, ThatReadOneTensorAddTheirGradientsWithinTheirProductsWhoeverHoldsThem) {
+  for (const Kernels* table : {&cpu_kernels(), &aten_kernels(), &fused_kernels()})
+    for (const auto& [of_x, of_w] :
+         {std::pair(at::kFloat, at::kFloat), {at::kBFloat16, at::kBFloat16}, {at::kFloat, at::kBFloat16}}) {
+      Kernels counting = *table;
+      counted_table = table, counting.add_linear_input_gradient = counted_add, gradients_added = 0;
+      const CpuKernelsScope scope(counting);
+      const at::Tensor x = at::randn({67, 4}).to(of_x);
+      const std::array<at::Tensor, 3> w = {at::randn({5, 4}).to(of_w), at::randn({5, 4}).to(of_w),
+                                           at::randn({5, 4}).to(of_w)};
+      std::vector<at::Tensor> held;
+      const at::Tensor alone = gradient_of_shared_input(x, w, nullptr);
+      EXPECT_EQ(gradients_added, 2) << table->name;
+      const at::Tensor shared = gradient_of_shared_input(x, w, &held);
+      EXPECT_TRUE(alone.equal(shared)) << table->name << " has other bits where a gradient is held";
+      const auto of = [&](size_t i) { return at::ones({67, 5}).mm(w[i].to(at::kFloat)); };
+      const double bound = of_x == at::kFloat ? 1e-5 : 3e-2;
+      EXPECT_TRUE(at::allclose(alone.to(at::kFloat), of(0) + of(1) + of(2), bound, bound)) << table->name;
+      ASSERT_EQ(held.size(), 2u);
+      EXPECT_TRUE(at::allclose(held[0].to(at::kFloat), of(2), bound, bound))
+          << table->name << " wrote to what another holds";
+      EXPECT_TRUE(at::allclose(held[1].to(at::kFloat), of(1) + of(2), bound, bound)) << table->name;
+    }
+}
+
 TEST(LateGradients, ALinearBehindGeluWritesItsInputsGradientOverItsInput) {
   WeightSite w = site(5, 4);
   const at::Tensor anchor = at::zeros({1}).requires_grad_(true), leaf = at::rand({3, 4}).requires_grad_(true);

@@ -15,18 +15,18 @@
 #include "tessera/engine/parallel/tensor.h"
 #include "tessera/ops/activations.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
 #include "tessera/ops/session.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::engine {
 
 namespace {
 
-/// Whether the product of an input's gradient adds to what others have of it: a GPU's does, and so does that of a plan for one.
-bool adds_gradients(const Tensor& rows) {
-  return rows.is_meta() ? ops::session().target.has_value() || device::used() : !rows.is_cpu();
-}
+/// Whether the product of an input's gradient adds to what others have of it: all but that of our CPU kernels, which round it first.
+bool adds_gradients(const Tensor& rows) { return !ops::moves(rows) && &ops::kernels(rows) != &ops::cpu_kernels(); }
 
 /// Query-key pairs of all segments: the work of attention is proportional to them.
 double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
@@ -164,7 +164,12 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
     if (gelu) return ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result);
     if (!adds_gradients(rows)) return ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
     read_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(rows.getIntrusivePtr());
-    return ops::linear(again, w, b, store_.anchor(unit_), type_, weight_gradients, &read_);
+    const Tensor y = ops::linear(again, w, b, store_.anchor(unit_), type_, weight_gradients, &read_);
+    if (read_.defined() && multiplied_.lock() == rows.getIntrusivePtr()) {
+      passed(rows);  // of the linear before
+      passed_.emplace_back(rows.getIntrusivePtr(), read_);
+    }
+    return y;
   };
   const Tensor y = linear_as_cut(site, x, how.space, run, there ? &there->out : nullptr);
   if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
@@ -193,7 +198,7 @@ void ShardContext::forget_inputs() {
   rounded_.clear();
 }
 
-/// x as the last norm that read it passes it on.
+/// x as the last norm or linear that read it passes it on.
 Tensor ShardContext::passed(const Tensor& x) {
   for (auto it = passed_.rbegin(); it != passed_.rend(); ++it)
     if (it->first.lock() == x.getIntrusivePtr()) {
@@ -239,6 +244,7 @@ Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tens
   const Tensor out = ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded,
                                          rounds ? &rounded : nullptr);
   if (rounded.defined()) rounded_ = ops::RoundedInput(out, rounded);
+  if (multiplied && !tensor_parallel()) multiplied_ = c10::weak_intrusive_ptr<c10::TensorImpl>(out.getIntrusivePtr());
   return out;
 }
 

@@ -118,9 +118,11 @@ class ShardContext final : public net::Context {
   ops::Fp8Inputs eight_bits_;  // and the codes of such an input
   ops::RoundedInput rounded_;  // or itself, rounded
   SentOperands sent_;
-  // Residual streams that a norm has read, and as it passes them on to the sum that follows: one gradient instead of two
-  // that are added.
+  // Residual streams that a norm or linears have read, and as they pass them on to the sum that follows: one gradient
+  // instead of two that are added.
   std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, Tensor>> passed_;
+  // The last sum that linears read as it is.
+  c10::weak_intrusive_ptr<c10::TensorImpl> multiplied_{c10::intrusive_ptr<c10::TensorImpl>()};
   // The output of attention whose gradient other ranks will be sent: the linear that reads it is late (When::late).
   c10::weak_intrusive_ptr<c10::TensorImpl> exchanged_{c10::intrusive_ptr<c10::TensorImpl>()};
 };

@@ -8,7 +8,7 @@
 
 // clang-format off
 #define TESSERA_EACH_KERNEL(each) \
-  each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(gelu_linear_gradients) each(bias_gradient) \
+  each(linear) each(linear_input_gradient) each(add_linear_input_gradient) each(linear_weight_gradient) each(gelu_linear_gradients) each(bias_gradient) \
   each(fp8_lines) each(fp8_product) each(fp8_product_into) each(frozen_matrix) \
   each(frozen_linear) each(frozen_linear_backward) each(adapted_squares) each(layer_norm) \
   each(layer_norm_backward) each(row_squares) each(rms_norm) \

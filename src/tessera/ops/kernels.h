@@ -133,6 +133,8 @@ struct Kernels {
   Tensor (*linear)(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
   /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x.
   Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place);
+  /// Adds dy W to `dx`, what x has by another way, in its dtype.
+  void (*add_linear_input_gradient)(const Tensor& dx, const Tensor& dy, const Tensor& w);
   /// dw = dy^T x, or adds to it. dw fp32.
   void (*linear_weight_gradient)(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
   /// Both gradients of gelu_tanh(x) W^T: that of x, and dw as above.

@@ -104,8 +104,16 @@ struct Linear : Function<Linear<kGelu>> {
     return saved.scalar_type() == type ? saved : at::empty({1, 1}, saved.options().dtype(type)).expand(saved.sizes());
   }
 
+  /// What the input has by another way, to be added to: a tensor of which nobody else knows. A product adds to it before it
+  /// rounds, so whether it is a copy may not decide whether the product adds: bits would depend on who else holds it.
+  static Tensor to_add_to(Tensor beside) {
+    const bool own = beside.use_count() <= 2 && beside.storage().use_count() == 1;  // here and in the engine's list
+    return own && beside.is_contiguous() && beside.storage_offset() == 0 ? beside
+                                                                         : beside.clone(at::MemoryFormat::Contiguous);
+  }
+
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
+    Tensor beside = grads.size() > 1 ? std::move(grads[1]) : Tensor();
     if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
@@ -129,11 +137,15 @@ struct Linear : Function<Linear<kGelu>> {
     Tensor dx;
     if (wants_input) {
       session().products.results += flops_of(x, weight.value);
-      if (fp8)
+      if (fp8) {
         dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
-      else
+      } else if (!kGelu && beside.defined()) {
+        dx = to_add_to(std::exchange(beside, Tensor()));
+        kernels(x).add_linear_input_gradient(dx, dy, matrix(weight.value));
+      } else {
         dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), input_like(ctx, x), kGelu,
                                               kGelu && is_sole_owner(x));
+      }
       if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};

@@ -94,6 +94,10 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
   return gelu ? through_gelu(dz, x, in_place) : dz;
 }
 
+void add_linear_input_gradient(const Tensor& dx, const Tensor& dy, const Tensor& w) {
+  product_into(dx, dy, w, /*add=*/true);
+}
+
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
   product_into(dw, dy.t(), rounded(activated(x, gelu), dy.scalar_type(), !gelu), add);
 }

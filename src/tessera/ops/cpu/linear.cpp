@@ -71,6 +71,10 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
   return dx;
 }
 
+void add_linear_input_gradient(const Tensor& dx, const Tensor& dy, const Tensor& w) {
+  dx.add_(linear_input_gradient(dy, w, dx, /*gelu=*/false, /*in_place=*/false));
+}
+
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
   gemm(dw, dy.t(), x, add, nullptr, gelu_map(gelu));
 }
