@@ -418,6 +418,13 @@ TEST_F(Fused, ScalesOfShardsMergeAndCodesTurnAsTheTwins) {
   };
   run_both(merged, ops::merge_scales, launch_merge_scales);
   all.expect_alike("scales");
+  const auto emptied = [&](bool there) {
+    ops::MergedScales scales;
+    scales.at[scales.count++] = {nullptr, all.at(there), 10};
+    return scales;
+  };
+  run_both(emptied, ops::merge_scales, launch_merge_scales);
+  all.expect_alike("scales that begin anew");
   EXPECT_EQ(launch_merge_scales({}, nullptr), cudaSuccess);
   for (const auto& [rows, width] : {std::array<int64_t, 2>{1, 1}, {64, 64}, {65, 130}, {200, 47}, {3, 500}}) {
     const int64_t stride = (rows + 15) / 16 * 16;

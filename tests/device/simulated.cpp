@@ -703,7 +703,8 @@ void merge_scales(const ops::MergedScales& scales) {
   std::vector<Use> uses;
   for (int32_t r = 0; r < n.count; ++r) {
     ops::MergedScales::Run& run = n.at[r];
-    uses.push_back(read(run.from, 4 * run.count)), uses.push_back(written(run.to, 4 * run.count));
+    if (run.from) uses.push_back(read(run.from, 4 * run.count));
+    uses.push_back(written(run.to, 4 * run.count));
     run.from = shadow(run.from, run.count), run.to = shadow(run.to, run.count);
   }
   timeline().run("merge_scales", uses, [n] { ops::merge_scales(n); });

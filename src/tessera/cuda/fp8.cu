@@ -307,12 +307,15 @@ __global__ void encode_flat(ops::FlatLines n) {
   }
 }
 
-/// Scales are above zero, so their bits have their order.
+/// Scales are no less than zero, so their bits have their order.
 __global__ void merge_runs(ops::MergedScales scales) {
   const ops::MergedScales::Run& run = scales.at[blockIdx.y];
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < run.count; i += stride)
-    atomicMax(reinterpret_cast<unsigned*>(run.to) + i, __float_as_uint(run.from[i]));
+    if (run.from)
+      atomicMax(reinterpret_cast<unsigned*>(run.to) + i, __float_as_uint(run.from[i]));
+    else
+      run.to[i] = 0;
 }
 
 constexpr int kTurned = 64;  // of a tile, in both directions

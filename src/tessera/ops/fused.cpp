@@ -663,7 +663,7 @@ void flat_codes(const FlatLines& n) {
 void merge_scales(const MergedScales& scales) {
   for (int32_t r = 0; r < scales.count; ++r) {
     const MergedScales::Run& run = scales.at[r];
-    for (int64_t i = 0; i < run.count; ++i) run.to[i] = std::max(run.to[i], run.from[i]);
+    for (int64_t i = 0; i < run.count; ++i) run.to[i] = run.from ? std::max(run.to[i], run.from[i]) : 0;
   }
 }
 

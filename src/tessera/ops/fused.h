@@ -146,7 +146,7 @@ void flat_scales(const FlatLines& lines);
 /// The codes of these values by the scales.
 void flat_codes(const FlatLines& lines);
 
-/// Each scale `to` becomes the larger of it and `from`. Places may overlap.
+/// Each scale `to` becomes the larger of it and `from`, or zero where `from` is null. Places may overlap.
 struct MergedScales {
   static constexpr int kMost = 32;
   struct Run {

@@ -270,12 +270,13 @@ std::array<int64_t, 2> Store::gather_codes(int u, int b, int64_t slot, comm::Gro
   auto *whole = static_cast<float*>(ops::address(scales)), *of_shards = static_cast<float*>(ops::address(sent));
   each(of_shards + own * most, nullptr, ops::flat_scales, &device::Backend::flat_scales);
   if (group) group->all_gather(sent, sent.narrow(0, own * most, most));
-  scales.zero_();
   ops::MergedScales merged;
+  merged.at[merged.count++] = {nullptr, whole, all};
   const auto merge = [&] {
     if (merged.count > 0) ops::run_at(place, ops::merge_scales, &device::Backend::merge_scales, merged);
     merged.count = 0;
   };
+  merge();
   for (int s = 0; s < buffer.shards; ++s)
     for (const plan::CodePiece& piece : plan::code_pieces(layout, buffer, s, columns)) {
       merged.at[merged.count++] = {of_shards + s * most + piece.at, whole + piece.first, piece.count};
