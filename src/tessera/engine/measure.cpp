@@ -346,7 +346,11 @@ class Probe {
     if (options_.gather_fp8) {
       note_eight_bits(unit, described, whole, stream, cond);
       one.units = {described};
-      whole.gather_fp8 = true, whole.units = {{.strategy = plan::Strategy::full_shard}};
+      const auto shared_by_tp = [](const plan::ParamSpec& param) { return param.split != plan::Split::none; };
+      // of one rank, so that nothing is cut but by tp: then gradients are whole
+      if (std::ranges::any_of(described.params, &plan::ParamSpec::in_8_bits) &&
+          (whole.mesh[Axis::tp] == 1 || std::ranges::any_of(described.params, shared_by_tp)))
+        whole.gather_fp8 = true, whole.units = {{.strategy = plan::Strategy::full_shard}};
     }
     Store store(one, {unit.prefix()}, whole, 0, at::kMeta, options_.train);
     store.bind(0, -1);
