@@ -2,6 +2,7 @@
 // them, and what it refuses.
 #include <gtest/gtest.h>
 
+#include "planned_memory.h"
 #include "program.h"
 
 namespace tessera::testing {
@@ -93,6 +94,54 @@ TEST(ProductsIn8Bits, CountWhatTheirCodesLose) {
   EXPECT_NE(top.output.find("% of gradients in blocks.0  step 51"), std::string::npos) << top.output;
 }
 
+Flags gathering(const std::string& form, Flags more) {
+  more.insert(more.end(), {"--plan.gather", form, "--run.steps", "4", "--train.lr", "1e-3"});
+  return in("fp8", std::move(more));
+}
+
+/// Codes are made of shards that cut rows anywhere: the run is that whose gathers send bf16, to the bit, on every axis over which
+/// weights are shared and with every use of a gather: rows for forwards, columns for backwards, both where it recomputes or
+/// its weights stay.
+TEST(ProductsIn8Bits, GathersOfCodesChangeNoBitOfARun) {
+  for (const auto& [ranks, flags] : std::vector<std::pair<int, Flags>>{
+           {2, {"--mesh", "dp_shard=2"}},
+           {3, {"--mesh", "dp_shard=3", "--train.global_batch", "3", "--plan.prefetch", "0"}},
+           {4, {"--mesh", "dp_shard=4", "--train.global_batch", "4", "--plan.masters", "split"}},
+           {2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
+           {2, {"--mesh", "dp_shard=2", "--plan.strategy", "shard_grad_op", "--train.micro_batch", "1"}},
+           {2, {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.states", "host"}},
+           {4, {"--mesh", "dp_shard=2,tp=2"}},
+           {4, {"--mesh", "dp_shard=2,pp=2"}},
+           {2, {"--mesh", "sp=2"}},
+           {4, {"--mesh", "dp_replicate=2,dp_shard=2", "--plan.strategy", "two_level", "--train.global_batch", "4"}},
+           {2, {"--mesh", "dp_shard=2", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"}}}) {
+    std::string name;
+    for (const std::string& flag : flags) name += flag + " ";
+    SCOPED_TRACE(name);
+    train(ranks, "in-bf16", gathering("bf16", flags));
+    train(ranks, "in-codes", gathering("fp8", flags));
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(shared().losses("in-bf16"), shared().losses("in-codes"));
+    EXPECT_EQ(shared().model("in-bf16"), shared().model("in-codes"));
+    EXPECT_NE(text_of(shared().out("in-codes") + "/plan.toml").find("gather = \"fp8\""), std::string::npos);
+    expect_planned_peaks(shared().metrics("in-codes").back(), name);
+    for (const char* folder : {"in-bf16", "in-codes"}) std::filesystem::remove_all(shared().out(folder));
+  }
+}
+
+/// A checkpoint knows nothing of gathers.
+TEST(ProductsIn8Bits, ARunThatGatheredCodesResumesOnAnotherLayout) {
+  train(4, "moved", gathering("fp8", {"--mesh", "dp_shard=4", "--train.global_batch", "4", "--checkpoint.every", "2"}));
+  const auto whole = shared().losses("moved");
+  train(2, "moves",
+        gathering("fp8", {"--mesh", "dp_shard=2", "--train.global_batch", "4", "--checkpoint.every", "2", "--run.steps",
+                          "2"}));
+  train(4, "moves", gathering("fp8", {"--mesh", "dp_shard=2,tp=2", "--train.global_batch", "4"}));
+  const auto moved = shared().losses("moves");
+  ASSERT_EQ(moved.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(moved[i] / whole[i], 1, 4e-3) << i;
+}
+
 TEST(ProductsIn8Bits, ARunOnACpuSaysThatItIsTheSlowTwin) {
   const Result r = shared().train(1, "told", in("fp8", {"--run.steps", "1"}), 300);
   ASSERT_EQ(r.code, 0) << r.output;
@@ -109,6 +158,25 @@ TEST(ProductsIn8Bits, APlanIsToldBesideTheSameOneInBf16) {
   ASSERT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("with products in fp8 a step of "), std::string::npos) << r.output;
   EXPECT_NE(r.output.find(", the same plan in bf16 a step of "), std::string::npos) << r.output;
+}
+
+/// Codes of a shard are made once for all ranks, and half the bytes are sent: the plan says both times, and takes the shorter.
+TEST(ProductsIn8Bits, APlanGathersWhatIsFaster) {
+  const auto plan = [&](const char* form) {
+    const Result r = shared().tessera({"plan", shared().recipe(), "--gpu", "8xrtx4090", "--mesh", "dp_shard=8",
+                                       "--train.global_batch", "8", "--plan.compute_dtype", "fp8", "--plan.strategy",
+                                       "full_shard", "--plan.gather", form, "--json"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r;
+  };
+  const auto seconds = [&](const Result& r) {
+    return nlohmann::json::parse(r.output.substr(r.output.find('{'))).at("step_seconds").at("total").get<double>();
+  };
+  const Result chosen = plan("auto"), sixteen = plan("bf16"), eight = plan("fp8");
+  EXPECT_DOUBLE_EQ(seconds(chosen), std::min(seconds(sixteen), seconds(eight)));
+  EXPECT_NE(chosen.output.find("gathers of weights in bf16 make a step of "), std::string::npos) << chosen.output;
+  EXPECT_EQ(sixteen.output.find("gathers codes of 8 bits"), std::string::npos);
+  EXPECT_NE(eight.output.find("gathers codes of 8 bits"), std::string::npos);
 }
 
 TEST(ProductsIn8Bits, AreRefusedByNameWhereTheyCannotAct) {
