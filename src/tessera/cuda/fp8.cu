@@ -299,8 +299,9 @@ __global__ void encode_flat(ops::FlatLines n) {
     int64_t row = (n.first + at) / n.width - first_row(n), column = (n.first + at) % n.width;
     const int here = values_at(at, n.count);
     uint8_t codes[kLaneValues] = {};
-    for (int j = 0; j < here; ++j) {
-      codes[j] = encoded(value_of(n, at + j), n.scales[n.columns ? column : row], f);
+#pragma unroll
+    for (int j = 0; j < kLaneValues; ++j) {
+      if (j < here) codes[j] = encoded(value_of(n, at + j), n.scales[n.columns ? column : row], f);
       if (++column == n.width) column = 0, ++row;
     }
     store_lane(n.codes + at, codes, here);

@@ -86,9 +86,8 @@ class Fp8Weight {
   /// `matrix`: makes the values where there are no codes.
   template <class Make>
   Fp8Weight(const WeightSite& site, const Make& matrix) : codes_(site.codes) {
-    if (!in_codes()) matrix_ = matrix();
+    if (!site.in_codes()) matrix_ = matrix();
   }
-  bool in_codes() const { return codes_[0].codes.defined() || codes_[1].codes.defined(); }
   Fp8Lines rows() const;
   Fp8Lines columns() const;
 

@@ -15,8 +15,14 @@ namespace {
 /// A weight as a matrix: convolutions whose kernel equals their stride are GEMMs over flattened patches.
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
 
+/// What a product in more bits reads.
+Tensor values(const WeightSite& weight) {
+  check_internal(!weight.in_codes(), "ops.linear", "codes were gathered of a weight whose values are multiplied");
+  return matrix(weight.value);
+}
+
 Fp8Weight eight_bits(const WeightSite& weight) {
-  return {weight, [&] { return matrix(weight.value); }};
+  return {weight, [&] { return values(weight); }};
 }
 
 double flops_of(const Tensor& x, const Tensor& weight) {
@@ -30,7 +36,7 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   session().products.results += flops_of(x, weight.value);
   const Tensor offset = bias ? bias->value : Tensor();
   if (takes_fp8(x, type)) return fp8_linear(x, eight_bits(weight), offset, gelu, type);
-  return kernels(x).linear(x, matrix(weight.value), offset, gelu, type);
+  return kernels(x).linear(x, values(weight), offset, gelu, type);
 }
 
 /// What a linear's weight gradient shares with others that read its input: codes of its columns, or its rounded rows; null: none.
@@ -98,8 +104,8 @@ struct Linear : Function<Linear<kGelu>> {
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
     ColumnSums columns(ctx);
     const bool add = !std::exchange(weight.fresh, false);
-    const Tensor dx = kernels(x).gelu_linear_gradients(dy, matrix(weight.value), x, is_sole_owner(x),
-                                                       matrix(weight.grad), add, columns.wanted());
+    const Tensor dx = kernels(x).gelu_linear_gradients(dy, values(weight), x, is_sole_owner(x), matrix(weight.grad),
+                                                       add, columns.wanted());
     columns.leave(dx);
     return dx;
   }
@@ -138,8 +144,7 @@ struct Linear : Function<Linear<kGelu>> {
       if (fp8)
         dx = through_gelu_of(x, fp8_input_gradient(dy, eight_bits(weight), x.scalar_type()));
       else
-        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), input_like(ctx, x), kGelu,
-                                              kGelu && is_sole_owner(x));
+        dx = kernels(x).linear_input_gradient(dy, values(weight), input_like(ctx, x), kGelu, kGelu && is_sole_owner(x));
       if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};
@@ -247,7 +252,8 @@ bool takes_fp8(const Tensor& x, at::ScalarType type) {
 }
 
 Fp8Lines Fp8Weight::rows() const {
-  if (!in_codes()) return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false);
+  if (matrix_.defined())
+    return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false);
   const Fp8Lines& lines = codes_[0];
   check_internal(lines.codes.defined(), "ops.linear", "a forward multiplies codes of rows, which were not gathered");
   const int64_t width = lines.codes.size(1), stride = round_up(width, kFp8Pad);
@@ -259,7 +265,8 @@ Fp8Lines Fp8Weight::rows() const {
 }
 
 Fp8Lines Fp8Weight::columns() const {
-  if (!in_codes()) return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false);
+  if (matrix_.defined())
+    return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false);
   const Fp8Lines& lines = codes_[1];
   check_internal(lines.codes.defined(), "ops.linear",
                  "a backward multiplies codes of columns, which were not gathered");

@@ -26,6 +26,7 @@ struct WeightSite {
   /// Of rows and of columns, both [out, in], where a gather has brought these ([Note: gathers of codes] in plan/unit_spec.h): then
   /// the value has the shape alone.
   std::array<Fp8Lines, 2> codes = {};
+  bool in_codes() const { return codes[0].codes.defined() || codes[1].codes.defined(); }
 };
 
 // The adapter of a frozen linear: a low-rank pair B A (LoRA); or two matrices that make the change D of the weight:

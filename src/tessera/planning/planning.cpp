@@ -545,7 +545,9 @@ void plan_by_use(Planned& planned, const PlanRequest& request) {
   const plan::Plan& leader = planned.plan();
   const std::vector<int64_t> sizes = sizes_of_passes(request, leader);
   MeasuredModels known;
-  measure_sizes(planned, request, sizes, known);
+  PlanRequest as_chosen = request;
+  as_chosen.planner.gather_fp8 = leader.gather_fp8;
+  measure_sizes(planned, as_chosen, sizes, known);
   const bool free = request.routing.by_use && request.any_micro_batch && !request.by_hand;
   if (sizes.empty() || !free || !planned.choice.fits) return;
   planned.by_use = {{leader, {}}};
@@ -712,6 +714,15 @@ Planned search_sizes(const PlanRequest& request, MeasuredModels& known) {
   return std::move(*best);
 }
 
+/// What the first rank sends in the gathers of a step.
+int64_t gathered_bytes(const Planned& planned) {
+  int64_t bytes = 0;
+  for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), 0).list)
+    if (in.op == plan::Op::gather)
+      for (const plan::Comm& comm : in.comm) bytes += comm.bytes;
+  return bytes;
+}
+
 /// Whether the faster of gathers in bf16 and of codes is chosen. Plans by use have the formats of the one beside them.
 bool chooses_gathers(const PlanRequest& request) {
   return request.planner.fp8 && request.mesh.shard_size() > 1 && !request.planner.gather && !request.run.distils() &&
@@ -722,17 +733,21 @@ bool chooses_gathers(const PlanRequest& request) {
 
 Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   Planned planned = search_sizes(request, known);
-  if (!chooses_gathers(request)) return planned;
+  if (!chooses_gathers(request) || (request.planner.first_that_fits && planned.choice.fits)) return planned;
   PlanRequest in_codes = request;
   in_codes.planner.gather_fp8 = true;
   MeasuredModels others;
   Planned eight = search_sizes(in_codes, others);
   const int evaluated = planned.choice.evaluated + eight.choice.evaluated;
-  const double seconds[] = {planned.choice.seconds, eight.choice.seconds};
+  const auto costs = [](const Planned& p) {
+    return "a step of " + format_seconds(p.choice.seconds) + ", in which a rank sends " +
+           format_bytes(gathered_bytes(p)) + (p.choice.fits ? "" : " (which does not fit)");
+  };
+  const std::string both =
+      "; gathers of weights in bf16 make " + costs(planned) + ", of their codes in 8 bits " + costs(eight);
   if (better(eight.choice, planned.choice)) planned = std::move(eight);
   planned.choice.evaluated = evaluated;
-  planned.choice.why += "; gathers of weights in bf16 make a step of " + format_seconds(seconds[0]) +
-                        ", of their codes in 8 bits one of " + format_seconds(seconds[1]);
+  planned.choice.why += both;
   return planned;
 }
 
@@ -771,6 +786,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
   if (compared && planned.choice.fits && plan::set_by_hand(request.planner)) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
+    free.gather_fp8 = planned.plan().gather_fp8;  // the model is measured with these gathers
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
                                                   planned.choice.fastest - planned.prediction.step.base);
   }

@@ -99,8 +99,18 @@ bool has_chunks(const Facts& f) {
 }
 
 bool in_eight_bits(const Facts& f) { return f.recipe.plan.fp8; }
+bool shards_weights(const Facts& f) {
+  return !f.searches() || (f.mesh.shard_size() > 1 && f.recipe.plan.strategy != plan::Strategy::no_shard);
+}
 
 const Needs kInEightBits = {in_eight_bits, "plan.compute_dtype is not fp8"};
+const Needs kShardsWeights = {
+    shards_weights, "no rank gathers weights of another: dp_shard, cp and sp are 1, or plan.strategy = \"no_shard\""};
+const Needs kBaseInHalf = {[](const Facts& f) {
+                             return !f.recipe.lora.on ||
+                                    (f.recipe.lora.base != DType::i8 && f.recipe.lora.base != DType::f8_e4m3);
+                           },
+                           "lora.base_dtype stores these weights in 8 bits already"};
 const Needs kSeveralNetworks = {[](const Facts& f) { return f.recipe.distill.on() || kSeveral.met(f); },
                                 kSeveral.otherwise};
 
@@ -250,7 +260,7 @@ std::vector<Setting> plan_settings() {
        "auto",
        "what sharded blocks gather of the weights that multiply in 8 bits: bf16, or their codes with the scales of their lines (fp8), the same numbers; auto: what the plan finds faster",
        read_gather,
-       {.choices = "auto|bf16|fp8", .needs = {kInEightBits, kSearched}}},
+       {.choices = "auto|bf16|fp8", .needs = {kInEightBits, kSearched, kShardsWeights, kBaseInHalf}}},
       {"plan.attention",
        Kind::choice,
        "auto",

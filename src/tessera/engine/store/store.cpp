@@ -123,7 +123,7 @@ void Store::borrow(const Store& lender, int expert) {
     const Unit::Inactive& from = lender.units_[u].inactive[index];
     units_[u].param = from.param, units_[u].buffer = from.buffer;
     units_[u].states = lender.units_[u].states;
-    units_[u].views.erase(-1);  // of the shard of another expert
+    units_[u].views.erase({-1, plan::Codes::none});  // of the shard of another expert
   }
 }
 

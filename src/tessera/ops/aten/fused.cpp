@@ -82,8 +82,8 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   const bool known = stats.defined();
   if (!known) stats = at::empty({tokens, 2}, x.options().dtype(at::kFloat));
   run_at(x, ops::layer_norm, &device::Backend::layer_norm,
-      LayerNormRows{tokens, width, in(x), out(y), floats_of(stats), known, table_of(tables.scale),
-                    table_of(tables.shift), runs_of(tables.rows, tokens), tables.one, static_cast<float>(eps)});
+         LayerNormRows{tokens, width, in(x), out(y), floats_of(stats), known, table_of(tables.scale),
+                       table_of(tables.shift), runs_of(tables.rows, tokens), tables.one, static_cast<float>(eps)});
   return y;
 }
 
@@ -124,9 +124,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   run_at(x, ops::rms_norm, &device::Backend::rms_norm,
-      RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, in(w),
-                  angles_of(rotary.cos, rotary.sin), floats_of(squares), static_cast<float>(width),
-                  static_cast<float>(eps)});
+         RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, in(w),
+                     angles_of(rotary.cos, rotary.sin), floats_of(squares), static_cast<float>(width),
+                     static_cast<float>(eps)});
   return y;
 }
 
@@ -161,7 +161,7 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   if (!has_form(x) || !has_form(y)) return aten::sum(x, y);
   const Tensor total = at::empty_like(x);
   run_at(x, ops::gated_sum, &device::Backend::gated_sum,
-      GatedRows{x.size(0), x.size(1), in(x), in(y), {}, {}, out(total)});
+         GatedRows{x.size(0), x.size(1), in(x), in(y), {}, {}, out(total)});
   return total;
 }
 
@@ -170,8 +170,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   const Tensor total = at::empty_like(x);
   if (rounded) *rounded = at::empty(x.sizes(), x.options().dtype(at::kBFloat16));
   run_at(x, ops::gated_sum, &device::Backend::gated_sum,
-      GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total),
-                rounded ? out(*rounded) : RowsOut{}});
+         GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total),
+                   rounded ? out(*rounded) : RowsOut{}});
   return total;
 }
 
@@ -194,7 +194,8 @@ Tensor sum_backward(const Tensor& up, at::ScalarType type, Tensor* columns) {
   if (!has_form(up) || !fits(nullptr, up.size(0))) return aten::sum_backward(up, type, nullptr);
   const Tensor dy = at::empty(up.sizes(), up.options().dtype(type));
   const TableRuns runs = runs_of(nullptr, up.size(0));
-  run_at(up, ops::gated_gradients, &device::Backend::gated_gradients,
+  run_at(
+      up, ops::gated_gradients, &device::Backend::gated_gradients,
       GatedGradients{
           up.size(0), up.size(1), in(up), {}, {}, runs, out(dy), {}, columns_of(columns, up, runs.groups, up.size(1))});
   return dy;
@@ -220,7 +221,7 @@ std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, 
   if (!fits_glu(x, gate)) return aten::silu_glu_gradients(dy, x, gate);
   const Tensor dx = at::empty_like(x), dgate = at::empty_like(gate);
   run_at(x, ops::silu_glu_gradients, &device::Backend::silu_glu_gradients,
-      GluGradients{x.numel(), in(dy), in(x), in(gate), out(dx), out(dgate)});
+         GluGradients{x.numel(), in(dy), in(x), in(gate), out(dx), out(dgate)});
   return {dx, dgate};
 }
 
@@ -228,8 +229,8 @@ std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, 
 void gelu_into(const Tensor& dx, const Tensor& y, const Tensor& dy, const Tensor& x, Tensor* columns) {
   const int64_t tokens = x.size(0), width = x.size(1);
   run_at(x, ops::gelu_gradients, &device::Backend::gelu_gradients,
-      GeluGradients{tokens, width, in(dy), in(x), out(dx), out(y),
-                    columns_of(columns, x, runs_of(nullptr, tokens).groups, width)});
+         GeluGradients{tokens, width, in(dy), in(x), out(dx), out(y),
+                       columns_of(columns, x, runs_of(nullptr, tokens).groups, width)});
 }
 bool fits_gelu(const Tensor& x) { return x.dim() == 2 && has_form(x) && x.is_contiguous() && fits(nullptr, x.size(0)); }
 
@@ -280,7 +281,8 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
   const int64_t lines = x.size(turned ? 1 : 0), stride = round_up(x.size(turned ? 0 : 1), kFp8Pad);
   const Fp8Lines made = {at::empty({lines, stride}, x.options().dtype(format)),
                          at::empty({lines}, x.options().dtype(at::kFloat))};
-  run_at(x, ops::quantise_lines, &device::Backend::quantise_lines,
+  run_at(
+      x, ops::quantise_lines, &device::Backend::quantise_lines,
       QuantisedLines{x.size(0), x.size(1), in(z), turned, format == at::kFloat8_e5m2,
                      static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride, fp8_counts(format)});
   return made;
@@ -290,7 +292,7 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   if (!has_form(x) || !x.is_contiguous()) return aten::rope(x, cos, sin, heads, half_split, sign);
   const Tensor y = at::empty_like(x);
   run_at(x, ops::rotate_rows, &device::Backend::rotate_rows,
-      RotatedRows{x.size(0), x.size(1), in(x), out(y), angles_of(cos, sin), half_split, sign});
+         RotatedRows{x.size(0), x.size(1), in(x), out(y), angles_of(cos, sin), half_split, sign});
   return y;
 }
 
@@ -308,7 +310,7 @@ Tensor convolved(const Tensor& x, const Tensor& table, const Tensor& w, const Te
   const Tensor y = at::empty({table.size(1), x.size(1)}, x.options().dtype(type));
   float* sums = columns_of(columns, y, runs_of(nullptr, y.size(0)).groups, y.size(1));
   run_at(x, ops::depthwise, &device::Backend::depthwise,
-      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through), sums});
+         DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through), sums});
   return y;
 }
 
@@ -324,7 +326,7 @@ Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Ten
     return aten::depthwise_input_gradient(dy, table, w, source_rows, type, through, nullptr);
   const Tensor inverse = at::empty({table.size(0), source_rows}, table.options());
   run_at(dy, ops::invert_taps, &device::Backend::invert_taps,
-      InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
+         InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
   return convolved(dy, inverse, w, {}, type, /*silu=*/false, through, columns);
 }
 
@@ -415,8 +417,8 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
   run_at(v, ops::state_gradients, &device::Backend::state_gradients,
-      StateGradients{v.size(0), heads, in(rotated), in(v), in(same ? Tensor() : k), states_at(up), runs_of(at),
-                     out(d_rotated), out(d_v), out(same ? Tensor() : d_k)});
+         StateGradients{v.size(0), heads, in(rotated), in(v), in(same ? Tensor() : k), states_at(up), runs_of(at),
+                        out(d_rotated), out(d_v), out(same ? Tensor() : d_k)});
   return {d_rotated, d_k, d_v};
 }
 
@@ -426,8 +428,8 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   const Tensor y = at::empty_like(q);
   down = at::empty({q.size(0), heads}, states.options());
   run_at(q, ops::state_results, &device::Backend::state_results,
-      StateResults{q.size(0), heads, in(rotated.is_same(q) ? Tensor() : rotated), in(q), states_at(states), runs_of(at),
-                   static_cast<float>(eps), out(y), floats_of(down)});
+         StateResults{q.size(0), heads, in(rotated.is_same(q) ? Tensor() : rotated), in(q), states_at(states),
+                      runs_of(at), static_cast<float>(eps), out(y), floats_of(down)});
   return y;
 }
 
@@ -438,9 +440,9 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
   const Tensor &q = saved.q, d_q = at::empty_like(q), d_rotated = same ? d_q : at::empty_like(q),
                slope = at::empty_like(saved.down), d_states = at::zeros(saved.states.sizes(), saved.states.options());
   run_at(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
-      StateResultGradients{q.size(0), heads, in(dy), in(saved.out), in(q), floats_of(saved.down),
-                           states_at(saved.states), runs_of(at), out(same ? Tensor() : d_rotated), out(d_q),
-                           floats_of(slope)});
+         StateResultGradients{q.size(0), heads, in(dy), in(saved.out), in(q), floats_of(saved.down),
+                              states_at(saved.states), runs_of(at), out(same ? Tensor() : d_rotated), out(d_q),
+                              floats_of(slope)});
   add_to_states(d_states,
                 {q.size(0),
                  heads,
