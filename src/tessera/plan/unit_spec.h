@@ -237,6 +237,10 @@ struct UnitLayout {
     for (size_t b = 0; b < buffer; ++b) at += slot_bytes(buffers[b], codes);
     return at;
   }
+  /// Of its codes, of rows or of columns: the rows' come first.
+  int64_t codes_at(size_t buffer, Codes codes, bool columns) const {
+    return slot_at(buffer, codes) + (columns && codes != Codes::columns ? buffers[buffer].code_bytes(0) : 0);
+  }
   int64_t slot_size(Codes codes) const { return slot_at(buffers.size(), codes); }
   /// Of it the bytes of trained parameters, which come first.
   int64_t trained_size(Codes codes) const {

@@ -235,16 +235,6 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
   return views;
 }
 
-namespace {
-
-/// Byte offset in the arena of a buffer's codes, of rows or of columns.
-int64_t codes_at(const plan::UnitLayout& layout, int b, int64_t slot, plan::Codes codes, bool columns) {
-  const bool behind = columns && codes != plan::Codes::columns;  // the rows' come first
-  return slot + layout.slot_at(static_cast<size_t>(b), codes) + (behind ? layout.buffers[b].code_bytes(0) : 0);
-}
-
-}  // namespace
-
 int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from, plan::Codes codes) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   const int64_t at = slot + units_[u].layout.slot_at(static_cast<size_t>(b), codes);
@@ -291,8 +281,8 @@ std::array<int64_t, 2> Store::gather_codes(int u, int b, int64_t slot, comm::Gro
                                            plan::Codes codes, bool columns) {
   const plan::UnitLayout& layout = units_[u].layout;
   const plan::Buffer& buffer = layout.buffers[b];
-  const Tensor param = shard(u, b, from),
-               place = arena(codes_at(layout, b, slot, codes, columns), buffer.code_bytes(columns) / 4);
+  const Tensor param = shard(u, b, from), place = arena(slot + layout.codes_at(static_cast<size_t>(b), codes, columns),
+                                                        buffer.code_bytes(columns) / 4);
   const int own = units_[u].held[b].shard;
   const int64_t all = buffer.lines[columns].all, most = buffer.lines[columns].most;
   const Tensor scales = place.narrow(0, buffer.scales_at() / 4, all),
@@ -343,8 +333,7 @@ void Store::find_codes(const Unit& unit, const Tensor& flat, plan::Codes codes,
     if (!buffer.in_codes) continue;
     for (const bool columns : {false, true}) {
       if (columns ? codes == plan::Codes::rows : codes == plan::Codes::columns) continue;
-      const Tensor place = flat.narrow(0, codes_at(unit.layout, static_cast<int>(b), 0, codes, columns) / 4,
-                                       buffer.code_bytes(columns) / 4);
+      const Tensor place = flat.narrow(0, unit.layout.codes_at(b, codes, columns) / 4, buffer.code_bytes(columns) / 4);
       int64_t line = buffer.scales_at() / 4;
       for (const int p : buffer.params) {
         const plan::UnitLayout::Place& at = unit.layout.params[static_cast<size_t>(p)];
