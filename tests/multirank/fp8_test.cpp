@@ -199,6 +199,7 @@ TEST(ProductsIn8Bits, GathersOfCodesAreWarnedAboutWhereNothingIsGathered) {
     all.insert(all.end(), flags.begin(), flags.end());
     const Result r = shared().tessera(all);
     EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("gathers codes of 8 bits"), std::string::npos) << r.output;
   };
   told({}, "plan.compute_dtype is not fp8");
   told(in("fp8", {}), "no rank gathers weights of another");

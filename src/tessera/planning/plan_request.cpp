@@ -396,7 +396,10 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.global_batch = shapes.batch;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
-  request.planner.gather_fp8 = recipe.plan.fp8 && mesh.shard_size() > 1 && recipe.plan.gather.value_or(false);
+  const bool stored_in_8_bits = recipe.lora.on && (recipe.lora.base == DType::i8 || recipe.lora.base == DType::f8_e4m3);
+  if (mesh.shard_size() == 1 || recipe.plan.strategy == plan::Strategy::no_shard || stored_in_8_bits)
+    request.planner.gather = false;  // nothing is gathered that could come as codes
+  request.planner.gather_fp8 = recipe.plan.fp8 && request.planner.gather.value_or(false);
   if (recipe.plan.update) check_base_passes(recipe, *recipe.plan.update, "plan.update");
   if (job.experts.gated || (recipe.asks() && !recipe.plan.update)) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");

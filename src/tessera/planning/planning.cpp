@@ -725,8 +725,7 @@ int64_t gathered_bytes(const Planned& planned) {
 
 /// Whether the faster of gathers in bf16 and of codes is chosen. Plans by use have the formats of the one beside them.
 bool chooses_gathers(const PlanRequest& request) {
-  return request.planner.fp8 && request.mesh.shard_size() > 1 && !request.planner.gather && !request.run.distils() &&
-         !request.routing.by_use;
+  return request.planner.fp8 && !request.planner.gather && !request.run.distils() && !request.routing.by_use;
 }
 
 }  // namespace
