@@ -46,6 +46,11 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "quantise_rows": (48, 32),
     "find_column_maxima": (40, 0),
     "encode_columns": (48, 2304),  # a tile that is turned
+    "flat_row_scales": (40, 32),
+    "flat_column_maxima": (48, 0),
+    "encode_flat": (48, 0),
+    "merge_runs": (40, 0),
+    "turn": (40, 4352),  # a tile of 64 by 64 codes
     "sum_in_order": (40, 0),
     "sum_halves": (40, 0),
     "sum_halves_rounded": (40, 0),

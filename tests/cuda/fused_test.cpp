@@ -378,6 +378,72 @@ TEST_F(Fused, LinesOf8BitsHaveTheCodesOfTheTwin) {
       }
 }
 
+/// Ranges of a matrix that begin and end within rows, in one row, and between rows.
+TEST_F(Fused, CodesOfAShardHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes())
+    for (const bool columns : {false, true})
+      for (const auto& [first, left] : {std::array<int64_t, 2>{0, 0}, {s.width, s.width}, {s.width / 2, 3}}) {
+        const int64_t count = s.tokens * s.width - first - left;
+        SCOPED_TRACE(name_of(s) + (columns ? " columns" : " rows") + " from " + std::to_string(first));
+        std::vector<float> values = plain(count, 1);
+        const float odd[] = {kNaN, kInfinity, -kInfinity, 3e30f, kSubnormal, -0.0f};
+        for (size_t i = 0; i < std::size(odd) && s.width > 60; ++i) values[i * 17] = odd[i];
+        const Form form = s.x == Form::fp16 ? Form::bf16 : s.x;
+        Matrix x(values, form, s.offset);
+        const int64_t rows = (first + count - 1) / s.width - first / s.width + 1, lines = columns ? s.width : rows;
+        Floats scales = unset(lines);
+        std::vector<uint8_t> codes(static_cast<size_t>(count), 0xee);
+        DeviceArray<uint8_t> there_codes(codes);
+        const auto make = [&](bool there) {
+          return ops::FlatLines{
+              first, count, s.width, x.in(there), columns, scales.at(there), there ? there_codes.data() : codes.data()};
+        };
+        run_both(make, ops::flat_scales, launch_flat_scales);
+        scales.expect_alike("scales");
+        run_both(make, ops::flat_codes, launch_flat_codes);
+        expect_same(there_codes.values(), codes, "codes");
+      }
+  EXPECT_EQ(launch_flat_scales({0, 0, 4, {}, false, nullptr}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_flat_codes({0, 0, 4, {}, false, nullptr}, nullptr), cudaSuccess);
+}
+
+TEST_F(Fused, ScalesOfShardsMergeAndCodesTurnAsTheTwins) {
+  std::vector<float> sizes = plain(1000, 1), others = plain(700, 2);
+  for (float& x : sizes) x = std::fabs(x) + 1e-12f;
+  for (float& x : others) x = std::fabs(x);
+  Floats some(sizes), all(others);
+  const auto merged = [&](bool there) {
+    ops::MergedScales scales;
+    scales.at[scales.count++] = {some.at(there), all.at(there), 300};
+    scales.at[scales.count++] = {some.at(there) + 300, all.at(there) + 299, 401};  // the line between is of both
+    return scales;
+  };
+  run_both(merged, ops::merge_scales, launch_merge_scales);
+  all.expect_alike("scales");
+  const auto emptied = [&](bool there) {
+    ops::MergedScales scales;
+    scales.at[scales.count++] = {nullptr, all.at(there), 10};
+    return scales;
+  };
+  run_both(emptied, ops::merge_scales, launch_merge_scales);
+  all.expect_alike("scales that begin anew");
+  EXPECT_EQ(launch_merge_scales({}, nullptr), cudaSuccess);
+  for (const auto& [rows, width] : {std::array<int64_t, 2>{1, 1}, {64, 64}, {65, 130}, {200, 47}, {3, 500}}) {
+    const int64_t stride = (rows + 15) / 16 * 16;
+    std::vector<uint8_t> codes(static_cast<size_t>(rows * width)), turned(static_cast<size_t>(width * stride), 0xee);
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 + 1);
+    DeviceArray<uint8_t> there_codes(codes), there_turned(turned);
+    const auto make = [&](bool there) {
+      return ops::TurnedCodes{rows, width, there ? there_codes.data() : codes.data(),
+                              there ? there_turned.data() : turned.data(), stride};
+    };
+    run_both(make, ops::turn_codes, launch_turn_codes);
+    expect_same(there_turned.values(), turned, "turned");
+    EXPECT_EQ(turned[static_cast<size_t>((width - 1) * stride + rows - 1)], codes.back());
+    if (stride > rows) EXPECT_EQ(turned.back(), 0);
+  }
+}
+
 /// Values at which GELU is 0, x and in between, largest and smallest ones, and what is not finite.
 TEST_F(Fused, GeluAndItsGradientHaveTheBitsOfTheTwin) {
   for (const Shape& s : shapes()) {

@@ -685,6 +685,37 @@ void quantise_lines(const ops::QuantisedLines& lines) {
   n.codes = shadow(n.codes, n.lines() * n.stride), n.scales = shadow(n.scales, n.lines());
   timeline().run("quantise_lines", uses, [n] { ops::quantise_lines(n); });
 }
+void flat_lines(const char* name, const ops::FlatLines& lines, void (*run)(const ops::FlatLines&)) {
+  ops::FlatLines n = lines;
+  Operands on(1, n.count);
+  on.in(n.x);
+  std::vector<Use> uses = on.uses();
+  const int64_t scales = 4 * n.lines();
+  uses.push_back(n.codes ? read(n.scales, scales) : written(n.scales, scales));
+  if (n.codes) uses.push_back(written(n.codes, n.count)), n.codes = shadow(n.codes, n.count);
+  n.scales = shadow(n.scales, n.lines());
+  timeline().run(name, uses, [n, run] { run(n); });
+}
+void flat_scales(const ops::FlatLines& lines) { flat_lines("flat_scales", lines, ops::flat_scales); }
+void flat_codes(const ops::FlatLines& lines) { flat_lines("flat_codes", lines, ops::flat_codes); }
+void merge_scales(const ops::MergedScales& scales) {
+  ops::MergedScales n = scales;
+  std::vector<Use> uses;
+  for (int32_t r = 0; r < n.count; ++r) {
+    ops::MergedScales::Run& run = n.at[r];
+    if (run.from) uses.push_back(read(run.from, 4 * run.count));
+    uses.push_back(written(run.to, 4 * run.count));
+    run.from = shadow(run.from, run.count), run.to = shadow(run.to, run.count);
+  }
+  timeline().run("merge_scales", uses, [n] { ops::merge_scales(n); });
+}
+void turn_codes(const ops::TurnedCodes& codes) {
+  ops::TurnedCodes n = codes;
+  const int64_t there = n.rows * n.width, turned = n.width * n.stride;
+  const std::vector<Use> uses = {read(n.from, there), written(n.to, turned)};
+  n.from = shadow(n.from, there), n.to = shadow(n.to, turned);
+  timeline().run("turn_codes", uses, [n] { ops::turn_codes(n); });
+}
 void rotate_rows(const ops::RotatedRows& rows) {
   ops::RotatedRows n = rows;
   Operands on(n.tokens, n.width);
@@ -887,6 +918,10 @@ const device::Backend kTable = {
     .gelu = placed<gelu>,
     .gelu_gradients = placed<gelu_gradients>,
     .quantise_lines = placed<quantise_lines>,
+    .flat_scales = placed<flat_scales>,
+    .flat_codes = placed<flat_codes>,
+    .merge_scales = placed<merge_scales>,
+    .turn_codes = placed<turn_codes>,
     .rotate_rows = placed<rotate_rows>,
     .depthwise = placed<depthwise>,
     .depthwise_gradients = placed<depthwise_gradients>,

@@ -114,6 +114,7 @@ const Case kOnDeviceCases[] = {
     {"ulysses_in_bf16", 2, {"--mesh", "sp=2", "--plan.compute_dtype", "bf16"}},
     {"ring_in_bf16", 2, {"--mesh", "cp=2", "--plan.compute_dtype", "bf16"}},
     {"tensor_in_fp8", 2, {"--mesh", "tp=2", "--plan.compute_dtype", "fp8"}},
+    {"codes_in_fp8", 2, {"--mesh", "dp_shard=2", "--plan.compute_dtype", "fp8", "--plan.gather", "fp8"}},
     {"stages", 2, {"--mesh", "pp=2"}},
     {"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
     {"dora", 1, {"--lora.dora", "true"}, true},

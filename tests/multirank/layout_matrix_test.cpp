@@ -305,6 +305,12 @@ TEST(LayoutMatrix, ProductsIn8BitsAreTheSameWithinTheirRounding) {
   const Training fp8 = {
       "in-fp8", {"--train.global_batch", "3", "--plan.compute_dtype", "fp8"}, std::nullopt, kEightBitLoss};
   check("layouts with products in fp8", fp8, kIn16Bits);
+  check(
+      "layouts that gather codes", fp8,
+      {"dp_shard=2 --plan.gather fp8", "dp_shard=3 --plan.gather fp8 --plan.recompute all",
+       "dp_replicate=2,dp_shard=2 --plan.gather fp8", "dp_shard=2,tp=2 --plan.gather fp8 --plan.strategy shard_grad_op",
+       "sp=2 --plan.gather fp8 --plan.parameters host", "dp_shard=2,cp=2 --plan.gather fp8 --plan.masters split",
+       "pp=2,dp_shard=2 --train.micro_batch 1 --plan.gather fp8"});
   Training adapted = adapters("lora-in-fp8", {"--plan.compute_dtype", "fp8"});
   adapted.bounds.reset(), adapted.loss = kEightBitLoss;
   check("layouts with LoRA and products in fp8", adapted,

@@ -330,6 +330,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"diffusion.drop_condition", "opensora_first_test"},
       {"diffusion.condition_draws", "controls_test"},
       {"diffusion.draw_shares", "prepare/condition_draws_test"},
+      {"plan.gather", "of products in 8 bits: fp8_test"},
       {"diffusion.pixel_masks", "controls_test"},
       {"diffusion.condition_dropout", "controls_test"},
       {"diffusion.chunks", "of models that take a timestep for each frame: family_test"},

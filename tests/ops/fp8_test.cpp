@@ -9,7 +9,9 @@
 #include "tables.h"
 #include "tessera/base/random.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/fused.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/ops/reference.h"
 #include "tessera/ops/session.h"
 #include "tessera/ops/tensor.h"
@@ -395,6 +397,60 @@ TEST_P(Fp8Products, AnAdapterIsBesideTheBasesProduct) {
     expect_close(a.grad, e.t().matmul(wide(o.x)), 2 * kRounded, name);
     expect_close(b.grad, wide(o.dy).t().matmul(h), 2 * kRounded, name);
   }
+}
+
+/// What shards of a weight quantise, in ranges that cut lines anywhere, and its products: those of the whole weight.
+TEST_P(Fp8Products, OfCodesThatShardsMadeAreThoseOfTheWeight) {
+  for (const auto& [out, in] : {std::array<int64_t, 2>{48, 70}, {30, 64}, {3, 200}})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      Tensor w = at::randn({out, in}) * at::exp(at::randn({out, 1}) * 2) * at::exp(at::randn({1, in}) * 2);
+      w[2].zero_();
+      const Tensor values = at::empty({out, in}, at::kBFloat16), shards = w.to(type).contiguous();
+      if (type == at::kFloat)
+        shards[1][3] = std::nanf(""), high_half(values, shards);
+      else  // LibTorch's cast would make it negative, and only LibTorch's codes keep that sign
+        shards.view(at::kShort)[1][3] = 0x7fc0, values.copy_(shards);
+      const Fp8Weight whole(values);
+      WeightSite site;
+      site.value = at::zeros({out, in}, at::kByte);
+      for (const bool columns : {false, true}) {
+        const int64_t lines = columns ? in : out, n = out * in;
+        const Tensor codes = at::full({out, in}, 0x55, at::kByte), scales = at::zeros({lines}, at::kFloat);
+        const std::vector<int64_t> cuts = {0, n / 3 + 1, n / 3 + 5, n - 7, n};
+        const auto piece = [&](size_t i, float* by, bool encodes) {
+          return FlatLines{cuts[i],
+                           cuts[i + 1] - cuts[i],
+                           in,
+                           {static_cast<const char*>(shards.const_data_ptr()) +
+                                cuts[i] * static_cast<int64_t>(shards.element_size()),
+                            type == at::kFloat ? Form::fp32 : Form::bf16},
+                           columns,
+                           by,
+                           encodes ? codes.mutable_data_ptr<uint8_t>() + cuts[i] : nullptr};
+        };
+        const auto first = [&](size_t i) { return columns ? 0 : cuts[i] / in; };
+        for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+          std::vector<float> own(static_cast<size_t>(lines));
+          const FlatLines of_shard = piece(i, own.data(), false);
+          flat_scales(of_shard);
+          MergedScales merged;
+          merged.at[merged.count++] = {own.data(), scales.mutable_data_ptr<float>() + first(i), of_shard.lines()};
+          merge_scales(merged);
+        }
+        for (size_t i = 0; i + 1 < cuts.size(); ++i)
+          flat_codes(piece(i, scales.mutable_data_ptr<float>() + first(i), true));
+        site.codes[columns] = {codes.view(at::kFloat8_e4m3fn), scales};
+      }
+      const Fp8Weight gathered(site, [&]() -> Tensor { throw std::runtime_error("the values are not there"); });
+      for (const bool columns : {false, true}) {
+        const Fp8Lines a = columns ? whole.columns() : whole.rows(), b = columns ? gathered.columns() : gathered.rows();
+        EXPECT_TRUE(a.codes.view(at::kByte).equal(b.codes.view(at::kByte))) << out << " x " << in << columns;
+        EXPECT_TRUE(a.scales.equal(b.scales)) << out << " x " << in << columns;
+      }
+      site.codes[1] = {};
+      const Fp8Weight of_rows(site, [&] { return values; });
+      EXPECT_THROW(of_rows.columns(), InternalError);
+    }
 }
 
 TEST_P(Fp8Products, BytesOnMetaAreThoseOfTheRun) {

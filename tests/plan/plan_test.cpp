@@ -53,6 +53,59 @@ TEST(FlatLayout, StartsAndShardsAreAlignedAndShardsAreEqual) {
   }
 }
 
+/// Matrices of 5 x 700 and 300 x 8, a vector beside them, over shards that cut rows anywhere.
+TEST(FlatLayout, MatricesGatheredAsCodesHaveABufferAndTheirLinesBesideThem) {
+  UnitSpec unit;
+  unit.params = {{.name = "a", .shape = {5, 700}, .in_8_bits = true},
+                 {.name = "b", .shape = {300}},
+                 {.name = "c", .shape = {300, 8}, .in_8_bits = true},
+                 {.name = "base", .shape = {40, 30}, .trainable = false, .stored = DType::bf16, .in_8_bits = true},
+                 {.name = "kept", .shape = {40, 30}, .trainable = false, .stored = DType::i8, .in_8_bits = true}};
+  EXPECT_FALSE(unit_layout(unit, 3).in_codes());
+  for (const int shards : {1, 2, 3, 4, 7}) {
+    const UnitLayout layout = unit_layout(unit, shards, 1, false, 2, 1, /*codes=*/true);
+    ASSERT_EQ(layout.buffers.size(), 4u) << "the vector, its matrices, the base, what is stored in blocks";
+    const Buffer& buffer = layout.buffers[1];
+    EXPECT_EQ(buffer.params, (std::vector<int>{0, 2}));
+    EXPECT_TRUE(buffer.in_codes && buffer.trainable && layout.buffers[2].in_codes && !layout.buffers[3].in_codes);
+    EXPECT_EQ(buffer.lines[0].all, 305) << "rows";
+    EXPECT_EQ(buffer.lines[1].all, 708) << "columns";
+    for (const bool columns : {false, true}) {
+      std::vector<int> seen(305 + 708);
+      int64_t elements = 0;
+      for (int shard = 0; shard < shards; ++shard) {
+        int64_t lines = 0;
+        for (const CodePiece& piece : code_pieces(layout, buffer, shard, columns)) {
+          elements += piece.end - piece.begin;
+          EXPECT_EQ(piece.at, lines);
+          lines += piece.count;
+          EXPECT_LE(piece.offset + piece.end - piece.begin, buffer.shard);
+          EXPECT_EQ(layout.params[static_cast<size_t>(piece.param)].start + piece.begin,
+                    shard * buffer.shard + piece.offset);
+          const int64_t first = piece.param == 0 ? 0 : columns ? 700 : 5;  // of the matrix's lines
+          if (columns)
+            EXPECT_EQ(piece.first, first);
+          else
+            EXPECT_EQ(piece.first, first + piece.begin / piece.width);
+          for (int64_t line = 0; line < piece.count; ++line) ++seen[static_cast<size_t>(piece.first + line)];
+        }
+        EXPECT_LE(lines, buffer.lines[columns].most);
+      }
+      EXPECT_EQ(elements, 5 * 700 + 300 * 8);
+      for (int64_t line = 0; line < buffer.lines[columns].all; ++line) EXPECT_GT(seen[static_cast<size_t>(line)], 0);
+    }
+    const int64_t both = layout.slot_size(Codes::both), rows = layout.slot_size(Codes::rows),
+                  columns = layout.slot_size(Codes::columns), without = layout.slot_size(Codes::none);
+    EXPECT_EQ(both, layout.total * 4);
+    EXPECT_EQ(without, both) << "room for all of it";
+    const Buffer& frozen = layout.buffers[2];
+    EXPECT_EQ(both - rows, buffer.code_bytes(1) + frozen.code_bytes(1));
+    EXPECT_EQ(both - columns, buffer.code_bytes(0) + frozen.code_bytes(0));
+    EXPECT_EQ(layout.slot_at(2, Codes::rows), layout.trained_size(Codes::rows));
+    EXPECT_EQ(layout.grad_total, layout.buffers[0].total + buffer.total) << "gradients are as without";
+  }
+}
+
 TEST(FlatLayout, NoBlockStraddlesATensorOrARank) {
   const ModelSpec spec = toy::model(2, 37);
   for (int shards : {1, 2, 3, 4, 7}) {

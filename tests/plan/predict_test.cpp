@@ -262,6 +262,13 @@ TEST(CostModel, ProductsIn8BitsHaveTheirRateAndStreamTheirOperands) {
   EXPECT_NEAR(eight[0], 64 + 3 * (x + w) / 10, 1e-9);
   EXPECT_NEAR(eight[2], 64 + (5 * (x + y) + 20 * w) / 10, 1e-9) << "columns are read twice; dW is added from fp32";
   EXPECT_NEAR(eight[1] - eight[2], 64 + (3 * y + 5 * w) / 10, 1e-9);
+  plan.gather_fp8 = true;
+  const auto codes = seconds(true, true);
+  EXPECT_NEAR(codes[0], eight[0] - 3 * w / 10, 1e-9) << "shards are quantised, which gathers take";
+  EXPECT_NEAR(codes[1], eight[1] - (5 - 2) * w / 10, 1e-9) << "codes of columns are turned";
+  plan.units[0].strategy = Strategy::no_shard;
+  EXPECT_EQ(seconds(true, true), eight) << "what is not gathered is quantised where it is used";
+  plan.gather_fp8 = false, plan.units[0].strategy = Strategy::full_shard;
   machine.sizes["block"] = {.products = {{8, 4, 2, true, true}}, .weight_grads = {{8, 4, 2, true, true}}};
   const CostModel shared(model, plan, machine);
   EXPECT_NEAR(shared.forward_seconds(0, false), 64 + 3 * w / 10, 1e-9) << "the product before it made the codes of x";

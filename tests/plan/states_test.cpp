@@ -132,7 +132,7 @@ TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
   const UnitLayout half = unit_layout(unit, 2, 1, false, 2), whole = unit_layout(unit, 2);
   EXPECT_EQ(half.total * 2, whole.total) << "slots have half the bytes";
   EXPECT_EQ(half.grad_total, whole.grad_total) << "gradients are fp32";
-  EXPECT_EQ(half.in_slot(1) * 2, half.in_gradient(1));
+  EXPECT_EQ(half.in_slot(1, Codes::none) * 2, half.in_gradient(1));
   // Gathered in 16 bits and computed in fp32: widened in slots of fp32.
   plan.compute = DType::f32;
   EXPECT_EQ(plan.slots(), DType::f32);
@@ -150,6 +150,12 @@ TEST(States, ProductsIn8BitsGatherAndHoldBf16AndAreWrittenByTheirName) {
   EXPECT_EQ(plan_of_toml(text, "plan.toml", {"stem"}), plan);
   EXPECT_NE(plan.summary().find("computes in fp8"), std::string::npos) << plan.summary();
   EXPECT_FALSE(plan_of_toml("compute_dtype = \"bf16\"", "plan.toml", {"stem"}).fp8);
+  plan.gather_fp8 = true;
+  const std::string codes = to_toml(plan, {"stem"});
+  EXPECT_NE(codes.find("gather = \"fp8\""), std::string::npos) << codes;
+  EXPECT_EQ(text.find("gather"), std::string::npos) << "bf16 is what plans without the key gather";
+  EXPECT_EQ(plan_of_toml(codes, "plan.toml", {"stem"}), plan);
+  EXPECT_NE(plan.summary().find("gathers codes of 8 bits"), std::string::npos) << plan.summary();
   EXPECT_NE(plan_of_toml("compute_dtype = \"bf16\"", "plan.toml", {"stem"}), plan);
 }
 
@@ -186,6 +192,7 @@ TEST(States, AFileThatContradictsItselfIsRefused) {
       {"masters = \"split\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"},
       {"grad_dtype = \"fp16\"", "plan.toml: grad_dtype"},
       {"param_dtype = \"fp32\"\ncompute_dtype = \"fp8\"", "plan.toml: compute_dtype"},
+      {"gather = \"fp8\"\ncompute_dtype = \"bf16\"", "plan.toml: gather"},
       {"compute_dtype = \"fp4\"", "plan.toml: compute_dtype"},
       {"param_dtype = \"bf16\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"}};
   for (const auto& [file, where] : files) {

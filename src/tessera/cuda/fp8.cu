@@ -252,11 +252,100 @@ __global__ void encode_columns(ops::QuantisedLines n) {
   if (n.counts) lost.write(n);
 }
 
+// Codes of a shard (ops::FlatLines), whose ranges begin and end anywhere in a matrix.
+
+__device__ int64_t first_row(const ops::FlatLines& n) { return n.first / n.width; }
+__device__ int64_t rows_of(const ops::FlatLines& n) { return (n.first + n.count - 1) / n.width - first_row(n) + 1; }
+
+__device__ float value_of(const ops::FlatLines& n, int64_t at) {
+  if (n.x.form != ops::Form::fp32) return value_of(n.x, at);
+  return widen(high_half(static_cast<const float*>(n.x.data)[at]), HalfType::bf16);
+}
+
+__global__ void flat_row_scales(ops::FlatLines n) {
+  __shared__ float warps[kWarps];
+  const Format f = format_of({0, 0, 1, 1, false});
+  for (int64_t line = blockIdx.x; line < rows_of(n); line += gridDim.x) {
+    const int64_t row = (first_row(n) + line) * n.width - n.first, begin = row > 0 ? row : 0,
+                  end = row + n.width < n.count ? row + n.width : n.count;
+    float most = 0;
+    for (int64_t at = begin + threadIdx.x; at < end; at += kThreads) most = fmaxf(most, fabsf(value_of(n, at)));
+    most = block_max(warps, most);
+    if (threadIdx.x == 0) n.scales[line] = scale_of(most, f);
+  }
+}
+
+/// `scales` begin as zeros.
+__global__ void flat_column_maxima(ops::FlatLines n) {
+  const int64_t across_all = div_up(n.width, kThreads), parts = across_all * div_up(rows_of(n), kRowsOfMaximum);
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    const int64_t column = part % across_all * kThreads + threadIdx.x, first = part / across_all * kRowsOfMaximum,
+                  last = first + kRowsOfMaximum < rows_of(n) ? first + kRowsOfMaximum : rows_of(n);
+    if (column >= n.width) continue;
+    float most = 0;
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t at = (first_row(n) + row) * n.width + column - n.first;
+      if (at >= 0 && at < n.count) most = fmaxf(most, fabsf(value_of(n, at)));
+    }
+    atomicMax(reinterpret_cast<unsigned*>(n.scales) + column, __float_as_uint(most));
+  }
+}
+
+__global__ void encode_flat(ops::FlatLines n) {
+  const Format f = format_of({0, 0, 1, 1, false});
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kLaneValues;
+  for (int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kLaneValues; at < n.count;
+       at += stride) {
+    int64_t row = (n.first + at) / n.width - first_row(n), column = (n.first + at) % n.width;
+    const int here = values_at(at, n.count);
+    uint8_t codes[kLaneValues] = {};
+#pragma unroll
+    for (int j = 0; j < kLaneValues; ++j) {
+      if (j < here) codes[j] = encoded(value_of(n, at + j), n.scales[n.columns ? column : row], f);
+      if (++column == n.width) column = 0, ++row;
+    }
+    store_lane(n.codes + at, codes, here);
+  }
+}
+
+/// Scales are no less than zero, so their bits have their order.
+__global__ void merge_runs(ops::MergedScales scales) {
+  const ops::MergedScales::Run& run = scales.at[blockIdx.y];
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < run.count; i += stride)
+    if (run.from)
+      atomicMax(reinterpret_cast<unsigned*>(run.to) + i, __float_as_uint(run.from[i]));
+    else
+      run.to[i] = 0;
+}
+
+constexpr int kTurned = 64;  // of a tile, in both directions
+
+__global__ void turn(ops::TurnedCodes n) {
+  __shared__ uint8_t tile[kTurned][kTurned + 4];
+  const int64_t across_all = div_up(n.width, kTurned), tiles = across_all * div_up(n.stride, kTurned);
+  const int line = static_cast<int>(threadIdx.x) / kTurned, at = static_cast<int>(threadIdx.x) % kTurned;
+  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int64_t left = t % across_all * kTurned, top = t / across_all * kTurned;
+    for (int row = line; row < kTurned; row += kThreads / kTurned) {
+      const bool inside = top + row < n.rows && left + at < n.width;
+      tile[row][at] = inside ? n.from[(top + row) * n.width + left + at] : 0;
+    }
+    __syncthreads();
+    for (int column = line; column < kTurned; column += kThreads / kTurned)
+      if (left + column < n.width && top + at < n.stride)
+        n.to[(left + column) * n.stride + top + at] = tile[at][column];
+    __syncthreads();
+  }
+}
+
 /// Thread blocks: x goes over tiles, y divides each. Narrow tiles have fewer threads.
 struct Shape {
   dim3 blocks;
   int threads;
 };
+
+int blocks(int64_t wanted) { return static_cast<int>(wanted < kMaxThreadBlocks ? wanted : kMaxThreadBlocks); }
 
 Shape shape_of(const Fp8Matrix& m) {
   const int64_t tiles = count(m), values = values_of_tile(m);
@@ -291,9 +380,6 @@ cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, F
 
 cudaError_t launch_quantise_lines(const ops::QuantisedLines& n, cudaStream_t stream) {
   if (n.lines() == 0) return cudaSuccess;
-  const auto blocks = [](int64_t wanted) {
-    return static_cast<int>(wanted < kMaxThreadBlocks ? wanted : kMaxThreadBlocks);
-  };
   if (!n.turned) {
     TESSERA_LAUNCH(quantise_rows, blocks(n.rows), kThreads, stream, n);
     return cudaGetLastError();
@@ -308,6 +394,42 @@ cudaError_t launch_quantise_lines(const ops::QuantisedLines& n, cudaStream_t str
   if (n.stride > 0)
     TESSERA_LAUNCH(encode_columns, blocks(div_up(n.width, kTileColumns) * div_up(n.stride, kTileTokens)), kThreads,
                    stream, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_flat_scales(const ops::FlatLines& n, cudaStream_t stream) {
+  if (n.count == 0) return cudaSuccess;
+  if (!n.columns) {
+    TESSERA_LAUNCH(flat_row_scales, blocks(n.rows()), kThreads, stream, n);
+    return cudaGetLastError();
+  }
+  if (const cudaError_t error = cudaMemsetAsync(n.scales, 0, static_cast<size_t>(n.width) * sizeof(float), stream))
+    return error;
+  TESSERA_LAUNCH(flat_column_maxima, blocks(div_up(n.width, kThreads) * div_up(n.rows(), kRowsOfMaximum)), kThreads,
+                 stream, n);
+  TESSERA_LAUNCH(make_scales, blocks(div_up(n.width, kThreads)), kThreads, stream, n.scales,
+                 Fp8Matrix{n.width, 1, 1, 1, false});
+  return cudaGetLastError();
+}
+
+cudaError_t launch_flat_codes(const ops::FlatLines& n, cudaStream_t stream) {
+  if (n.count == 0) return cudaSuccess;
+  TESSERA_LAUNCH(encode_flat, blocks(div_up(n.count, kThreads * kLaneValues)), kThreads, stream, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_merge_scales(const ops::MergedScales& scales, cudaStream_t stream) {
+  int64_t most = 0;
+  for (int r = 0; r < scales.count; ++r) most = most < scales.at[r].count ? scales.at[r].count : most;
+  if (most == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(blocks(div_up(most, kThreads))), static_cast<unsigned>(scales.count));
+  TESSERA_LAUNCH(merge_runs, grid, kThreads, stream, scales);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_turn_codes(const ops::TurnedCodes& n, cudaStream_t stream) {
+  if (n.width * n.stride == 0) return cudaSuccess;
+  TESSERA_LAUNCH(turn, blocks(div_up(n.width, kTurned) * div_up(n.stride, kTurned)), kThreads, stream, n);
   return cudaGetLastError();
 }
 

@@ -131,6 +131,10 @@ cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t
 cudaError_t launch_gelu(const ops::GeluRows& rows, cudaStream_t stream);
 cudaError_t launch_gelu_gradients(const ops::GeluGradients& rows, cudaStream_t stream);
 cudaError_t launch_quantise_lines(const ops::QuantisedLines& lines, cudaStream_t stream);
+cudaError_t launch_flat_scales(const ops::FlatLines& lines, cudaStream_t stream);
+cudaError_t launch_flat_codes(const ops::FlatLines& lines, cudaStream_t stream);
+cudaError_t launch_merge_scales(const ops::MergedScales& scales, cudaStream_t stream);
+cudaError_t launch_turn_codes(const ops::TurnedCodes& codes, cudaStream_t stream);
 cudaError_t launch_silu_glu(const ops::GluRows& rows, cudaStream_t stream);
 cudaError_t launch_silu_glu_gradients(const ops::GluGradients& rows, cudaStream_t stream);
 cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);

@@ -98,8 +98,18 @@ void SlotGroups::close_windows() {
 void SlotGroups::gather(const plan::Instruction& in, Done& done) {
   for (size_t b = 0; b < of_[in.unit].size(); ++b) {
     comm::Group* group = of_[in.unit][b].gather;
-    const int64_t sent = store_.gather(in.unit, static_cast<int>(b), in.slot, group, in.scratch);
-    if (group) done.push_back({group->axis(), "all_gather", sent});
+    const auto note = [&](int64_t sent) {
+      if (group) done.push_back({group->axis(), "all_gather", sent});
+    };
+    if (!store_.layout(in.unit).buffers[b].in_codes) {
+      note(store_.gather(in.unit, static_cast<int>(b), in.slot, group, in.scratch, in.codes));
+      continue;
+    }
+    for (const bool columns : {false, true})
+      if (columns ? has_columns(in.codes) : has_rows(in.codes))
+        for (const int64_t sent :
+             store_.gather_codes(in.unit, static_cast<int>(b), in.slot, group, in.scratch, in.codes, columns))
+          note(sent);
   }
 }
 

@@ -228,7 +228,8 @@ void Interpreter::execute(ScheduleRun& run, int index) {
     case plan::Op::release:
       store_.unbind(in.unit);
       if (options_.poison && in.slot >= 0)
-        store_.arena(in.slot, store_.layout(in.unit).total).fill_(std::numeric_limits<float>::quiet_NaN());
+        store_.arena(in.slot, store_.layout(in.unit).slot_size(in.codes) / 4)
+            .fill_(std::numeric_limits<float>::quiet_NaN());
       break;
     case plan::Op::loss: {
       MicroRun& micro = run.micros[in.micro];
@@ -296,7 +297,7 @@ void Interpreter::move_activations(UnitRun& run, const plan::Instruction& in) {
 }
 
 void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
-  store_.bind(in.unit, in.slot);
+  store_.bind(in.unit, in.slot, in.codes);
   MicroRun& micro = load(run, in.micro);
   const bool train = run.batches == nullptr, returns = train && in.unit >= backward_from(store_, run.plan());
   if (in.unit == 0) micro.stream = micro.batch.inputs;
@@ -353,7 +354,7 @@ void Interpreter::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit,
 }
 
 void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
-  store_.bind(in.unit, in.slot);
+  store_.bind(in.unit, in.slot, in.codes);
   MicroRun& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
@@ -458,7 +459,7 @@ void Interpreter::take_received(MicroRun& micro, const plan::Instruction& in, bo
 }
 
 void Interpreter::backward(ScheduleRun& run, const plan::Instruction& in) {
-  store_.bind(in.unit, in.slot);
+  store_.bind(in.unit, in.slot, in.codes);
   MicroRun& micro = run.micros[in.micro];
   const bool stem = in.unit == 0;
   take_received(micro, in, true);

@@ -259,7 +259,7 @@ class Probe {
     if (parallel_.cuts_tokens()) spec.sequence = tokens_.total();
     std::vector<Tensor> stream = inputs_;
     std::vector<Tensor> cond;
-    std::map<std::string, plan::Footprint> known;
+    std::map<std::string, plan::UnitSpec> known;
     const size_t first = first_trained();
     want_cond_ = options_.train && (first == 0 || options_.input_grad);
     for (size_t u = 0; u < units_.size(); ++u) {
@@ -269,10 +269,12 @@ class Probe {
       const std::string kind = described.kind + (want_input ? "" : ", the first that is trained");
       const auto it = known.find(kind);
       if (it != known.end()) {
-        described.cost = it->second;
+        described.cost = it->second.cost;
+        for (size_t p = 0; p < described.params.size(); ++p)
+          described.params[p].in_8_bits = it->second.params[p].in_8_bits;
       } else {
         described.cost = cost(unit, described, stream, cond, want_input);
-        known[kind] = described.cost;
+        known[kind] = described;
       }
       spec.units.push_back(std::move(described));
     }
@@ -312,8 +314,25 @@ class Probe {
     return first == units_.end() ? 0 : static_cast<size_t>(first - units_.begin());
   }
 
-  /// Measures one unit; `stream` and `cond` become its outputs.
-  plan::Footprint cost(const net::Unit& unit, const plan::UnitSpec& described, std::vector<Tensor>& stream,
+  /// Which parameters products in 8 bits alone read: by a forward.
+  void note_eight_bits(const net::Unit& unit, plan::UnitSpec& described, const plan::Plan& whole,
+                       const std::vector<Tensor>& stream, std::vector<Tensor>& cond) {
+    plan::ModelSpec one;
+    one.units = {described};
+    Store store(one, {unit.prefix()}, whole, 0, at::kMeta, /*trainable=*/false);
+    store.bind(0, -1);
+    ShardContext ctx(store, 0, tokens_, {.parallel = &parallel_});
+    std::set<std::string> sites;
+    const ops::Fp8SitesScope noted(&sites);
+    UnitRun run{.in = leaves(stream, false)};
+    run_forward(unit, ctx, cond, false, run);
+    for (plan::ParamSpec& param : described.params)
+      for (const std::string& site : sites)
+        param.in_8_bits = param.in_8_bits || param.name == unit.prefix() + site + ".weight";
+  }
+
+  /// Measures one unit; `stream` and `cond` become its outputs. Notes which of its parameters are in 8 bits.
+  plan::Footprint cost(const net::Unit& unit, plan::UnitSpec& described, std::vector<Tensor>& stream,
                        std::vector<Tensor>& cond, bool want_input) {
     plan::Footprint f;
     const ops::AttentionScope scope(options_.attention, &f.attention);
@@ -324,6 +343,15 @@ class Probe {
     whole.param_dtype = whole.compute = options_.compute;
     whole.fp8 = options_.fp8;
     whole.units = {{.strategy = plan::Strategy::no_shard}};
+    if (options_.gather_fp8) {
+      note_eight_bits(unit, described, whole, stream, cond);
+      one.units = {described};
+      const auto shared_by_tp = [](const plan::ParamSpec& param) { return param.split != plan::Split::none; };
+      // of one rank, so that nothing is cut but by tp: then gradients are whole
+      if (std::ranges::any_of(described.params, &plan::ParamSpec::in_8_bits) &&
+          (whole.mesh[Axis::tp] == 1 || std::ranges::any_of(described.params, shared_by_tp)))
+        whole.gather_fp8 = true, whole.units = {{.strategy = plan::Strategy::full_shard}};
+    }
     Store store(one, {unit.prefix()}, whole, 0, at::kMeta, options_.train);
     store.bind(0, -1);
     ShardContext ctx(store, 0, tokens_, {.parallel = &parallel_});

@@ -15,6 +15,7 @@ struct MeasureOptions {
   Mesh mesh = {};              ///< its ranks may share the tokens: each number is the largest of theirs
   DType compute = DType::f32;  ///< plan.compute
   bool fp8 = false;            ///< plan.fp8
+  bool gather_fp8 = false;     ///< plan.gather_fp8
   plan::Attention attention = plan::Attention::flash;  ///< plan.attention
   bool masked = false;                                 ///< targets have weights of their size
   ops::ErrorForm loss = {};                            ///< of a sample's rows: all but squares take memory of their own

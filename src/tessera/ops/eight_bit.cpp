@@ -138,6 +138,14 @@ TESSERA_KERNEL void divide_kernel(float* __restrict out, const float* __restrict
     out[i] = std::bit_cast<float>((bits & 0x7fffffff) > kInfinity ? kInfinity | 1u << 22 : bits);
   }
 }
+TESSERA_KERNEL void divide_each_kernel(float* __restrict out, const float* __restrict x, const float* __restrict scales,
+                                       int64_t n, float most) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(std::min(std::max(x[i] / scales[i], -most), most));
+    out[i] = std::bit_cast<float>((bits & 0x7fffffff) > kInfinity ? kInfinity | 1u << 22 : bits);
+  }
+}
 TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
@@ -169,6 +177,19 @@ void from_fp8(float* out, const uint8_t* codes, int64_t n, DType format) {
   format == DType::f8_e4m3 ? decode_e4m3(out, codes, n) : decode_e5m2(out, codes, n);
 }
 
+float fp8_scale(float largest_magnitude, DType format) {
+  return std::max(largest_magnitude / largest(format), kLeastFp8Scale);
+}
+
+void quantise_fp8_by(uint8_t* codes, const float* x, const float* scales, int64_t n, DType format) {
+  float values[kFp8Block];
+  for (int64_t i = 0; i < n; i += kFp8Block) {
+    const int64_t now = std::min(kFp8Block, n - i);
+    divide_each_kernel(values, x + i, scales + i, now, largest(format));
+    to_fp8(codes + i, values, now, format);
+  }
+}
+
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles& tiles) {
   std::vector<float> magnitudes(static_cast<size_t>(tiles.rows * tiles.across()));
   each_run(tiles,
@@ -179,7 +200,7 @@ void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles&
     most = std::max(most, magnitudes[run]);
   }
   const float top = largest(tiles.format);
-  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] = std::max(scales[tile] / top, kLeastFp8Scale);
+  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] = fp8_scale(scales[tile], tiles.format);
   each_run(tiles, [&](int64_t at, int64_t count, int64_t tile, int64_t) {
     float values[kFp8Block];
     for (int64_t i = 0; i < count; i += kFp8Block) {

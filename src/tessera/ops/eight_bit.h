@@ -43,6 +43,10 @@ struct Fp8Tiles {
 /// scale = largest magnitude of the tile / largest(format), at least 1e-12; code of x / scale, clamped to the format. NaN
 /// changes no scale and becomes 0x7f, whatever its sign.
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles& tiles);
+/// The codes of n values, each by a scale of its own.
+void quantise_fp8_by(uint8_t* codes, const float* x, const float* scales, int64_t n, DType format);
+/// The scale of values of which this is the largest magnitude.
+float fp8_scale(float largest_magnitude, DType format);
 /// code * scale
 void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const Fp8Tiles& tiles);
 

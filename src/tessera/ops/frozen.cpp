@@ -171,10 +171,14 @@ struct PairInputs {
   Tensor dropped, h;
 };
 
+Fp8Weight eight_bits_of(const WeightSite& weight, const Tensor& beside, at::ScalarType type) {
+  return {weight, [&] { return kernels(beside).frozen_matrix(weight, type); }};
+}
+
 /// The base's product in 8 bits, and the adapter's beside it.
 Tensor forward_in_fp8(const FrozenLinearParts& p, at::ScalarType type) {
   const Tensor z = p.gelu ? kernels(p.x).gelu_tanh(p.x) : p.x, bias = p.bias ? p.bias->value : Tensor();
-  const Tensor y = fp8_linear(z, kernels(z).frozen_matrix(p.weight, z.scalar_type()), bias, false, type);
+  const Tensor y = fp8_linear(z, eight_bits_of(p.weight, z, z.scalar_type()), bias, false, type);
   if (p.gelu && session().fp8) session().fp8->clear();  // no other linear reads z
   if (p.pair && p.pair->kind == Adapter::Kind::low_rank)
     y.add_(kernels(z).linear(PairInputs(p, z).h, p.pair->b->value, {}, false, type));
@@ -186,7 +190,7 @@ Tensor forward_in_fp8(const FrozenLinearParts& p, at::ScalarType type) {
 /// The gradient of z, undefined unless wanted, and those of the pair.
 Tensor backward_in_fp8(const FrozenLinearParts& p, const Tensor& dy, bool wanted, at::ScalarType type) {
   Tensor dz;
-  if (wanted) dz = fp8_input_gradient(dy, kernels(dy).frozen_matrix(p.weight, type), type);
+  if (wanted) dz = fp8_input_gradient(dy, eight_bits_of(p.weight, dy, type), type);
   if (!p.pair || p.pair->kind != Adapter::Kind::low_rank) return dz;
   WeightSite &a = *p.pair->a, &b = *p.pair->b;
   open_gradient(a), open_gradient(b);

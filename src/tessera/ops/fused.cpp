@@ -626,4 +626,89 @@ void quantise_lines(const QuantisedLines& n) {
   if (n.counts) add_to(n.counts[0], n.rows * n.width);
 }
 
+namespace {
+
+/// `count` values from the `at`-th of those that are here.
+void read_flat(float* values, const FlatLines& n, int64_t at, int64_t count) {
+  if (n.x.form != Form::fp32)
+    return widen(values, static_cast<const uint16_t*>(n.x.data) + at,
+                 n.x.form == Form::bf16 ? at::kBFloat16 : at::kHalf, count);
+  const float* x = static_cast<const float*>(n.x.data) + at;
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = std::bit_cast<float>((std::bit_cast<uint32_t>(x[i]) + 0x8000u) & 0xffff0000u);
+}
+
+/// What of a row, in columns [from, to), is here: calls take(values, n, column).
+template <class Take>
+void of_row(const FlatLines& n, int64_t row, int64_t from, int64_t to, std::vector<float>& values, const Take& take) {
+  const int64_t begin = std::max(row * n.width + from, n.first), end = std::min(row * n.width + to, n.first + n.count);
+  if (begin >= end) return;
+  values.resize(static_cast<size_t>(to - from));
+  read_flat(values.data(), n, begin - n.first, end - begin);
+  take(begin - n.first, end - begin, begin - row * n.width);
+}
+
+float magnitude(const std::vector<float>& values, int64_t count) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(values[static_cast<size_t>(i)]));
+  return most;
+}
+
+}  // namespace
+
+void flat_scales(const FlatLines& n) {
+  constexpr int64_t kTogether = 64;  // columns
+  const int64_t top = n.first_row(), parts = n.columns ? div_up(n.width, kTogether) : n.rows();
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> values;
+    for (int64_t part = begin; part < end; ++part) {
+      if (!n.columns) {
+        float most = 0;
+        of_row(n, top + part, 0, n.width, values,
+               [&](int64_t, int64_t count, int64_t) { most = magnitude(values, count); });
+        n.scales[part] = fp8_scale(most, DType::f8_e4m3);
+        continue;
+      }
+      const int64_t from = part * kTogether, to = std::min(from + kTogether, n.width);
+      std::fill(n.scales + from, n.scales + to, 0.0f);
+      for (int64_t row = top; row < top + n.rows(); ++row)
+        of_row(n, row, from, to, values, [&](int64_t, int64_t count, int64_t column) {
+          for (int64_t i = 0; i < count; ++i)
+            n.scales[column + i] = std::max(n.scales[column + i], std::fabs(values[static_cast<size_t>(i)]));
+        });
+      for (int64_t c = from; c < to; ++c) n.scales[c] = fp8_scale(n.scales[c], DType::f8_e4m3);
+    }
+  });
+}
+
+void flat_codes(const FlatLines& n) {
+  at::parallel_for(0, n.rows(), 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> values, scales;
+    for (int64_t row = begin; row < end; ++row)
+      of_row(n, n.first_row() + row, 0, n.width, values, [&](int64_t at, int64_t count, int64_t column) {
+        if (!n.columns) scales.assign(static_cast<size_t>(count), n.scales[row]);
+        quantise_fp8_by(n.codes + at, values.data(), n.columns ? n.scales + column : scales.data(), count,
+                        DType::f8_e4m3);
+      });
+  });
+}
+
+void merge_scales(const MergedScales& scales) {
+  for (int32_t r = 0; r < scales.count; ++r) {
+    const MergedScales::Run& run = scales.at[r];
+    for (int64_t i = 0; i < run.count; ++i) run.to[i] = run.from ? std::max(run.to[i], run.from[i]) : 0;
+  }
+}
+
+void turn_codes(const TurnedCodes& n) {
+  constexpr int64_t kTile = 64;
+  at::parallel_for(0, div_up(n.width, kTile), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t left = begin * kTile; left < std::min(end * kTile, n.width); left += kTile)
+      for (int64_t top = 0; top < n.stride; top += kTile)
+        for (int64_t column = left; column < std::min(left + kTile, n.width); ++column)
+          for (int64_t row = top; row < std::min(top + kTile, n.stride); ++row)
+            n.to[column * n.stride + row] = row < n.rows ? n.from[row * n.width + column] : uint8_t{0};
+  });
+}
+
 }  // namespace tessera::ops

@@ -128,6 +128,46 @@ struct QuantisedLines {
 };
 void quantise_lines(const QuantisedLines& lines);
 
+/// A run of elements of a matrix of rows of `width` as a shard has it: from `first`, which may be within a row, with a scale for
+/// each row, or column, that it has values of: all columns. fp32 values count as rounded to bf16 (high_half() of bf16.h).
+struct FlatLines {
+  int64_t first, count, width;
+  RowsIn x;
+  bool columns;
+  float* scales;
+  uint8_t* codes = nullptr;  ///< [count]
+  /// Of rows: the first and the number of them.
+  int64_t first_row() const { return first / width; }
+  int64_t rows() const { return count > 0 ? (first + count - 1) / width - first_row() + 1 : 0; }
+  int64_t lines() const { return columns ? width : rows(); }
+};
+/// The scales in e4m3 of the values that are here, as quantise_lines() has them of whole lines; at least 1e-12.
+void flat_scales(const FlatLines& lines);
+/// The codes of these values by the scales.
+void flat_codes(const FlatLines& lines);
+
+/// Each scale `to` becomes the larger of it and `from`, or zero where `from` is null. Places may overlap.
+struct MergedScales {
+  static constexpr int kMost = 32;
+  struct Run {
+    const float* from;
+    float* to;
+    int64_t count;
+  };
+  Run at[kMost] = {};
+  int32_t count = 0;
+};
+void merge_scales(const MergedScales& scales);
+
+/// Codes [rows, width] as [width, stride], with zeros from `rows` on.
+struct TurnedCodes {
+  int64_t rows, width;
+  const uint8_t* from;
+  uint8_t* to;
+  int64_t stride;
+};
+void turn_codes(const TurnedCodes& codes);
+
 /// Rotary embedding of neighbouring pairs: cos and sin [tokens, half]; half 0: none.
 struct Angles {
   const float *cos = nullptr, *sin = nullptr;

@@ -79,10 +79,26 @@ constexpr int64_t kFp8Pad = 16;  ///< lengths of sums are multiples of it
 
 /// Whether a linear of x whose result is of `type` multiplies in 8 bits.
 bool takes_fp8(const Tensor& x, at::ScalarType type);
+/// A weight [out, in] of such a product: 16-bit values, which are quantised at each use, or what a gather has brought of it.
+class Fp8Weight {
+ public:
+  Fp8Weight(Tensor matrix) : matrix_(std::move(matrix)) {}  // NOLINT(google-explicit-constructor): a matrix is one
+  /// `matrix`: makes the values where there are no codes.
+  template <class Make>
+  Fp8Weight(const WeightSite& site, const Make& matrix) : codes_(site.codes) {
+    if (!site.in_codes()) matrix_ = matrix();
+  }
+  Fp8Lines rows() const;
+  Fp8Lines columns() const;
+
+ private:
+  Tensor matrix_;
+  std::array<Fp8Lines, 2> codes_ = {};
+};
 /// x W^T + bias; dy W; dw = dy^T x, or adds to it. Shapes as of the table's functions. `shared`: the columns of x, of which
 /// this is a reader; null: it makes its own.
-Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
-Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type);
+Tensor fp8_linear(const Tensor& x, const Fp8Weight& w, const Tensor& bias, bool gelu, at::ScalarType type);
+Tensor fp8_input_gradient(const Tensor& dy, const Fp8Weight& w, at::ScalarType type);
 void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add,
                          Fp8Columns* shared = nullptr);
 /// Where the table's fp8_lines() counts what it loses; null: nowhere.

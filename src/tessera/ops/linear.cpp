@@ -1,8 +1,10 @@
 // y = x W^T + b and y = gelu(x) W^T + b.
 #include "tessera/base/check.h"
+#include "tessera/ops/fused.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/ops/tangent.h"
 #include "tessera/ops/weight.h"
 
@@ -12,6 +14,16 @@ namespace {
 
 /// A weight as a matrix: convolutions whose kernel equals their stride are GEMMs over flattened patches.
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
+
+/// What a product in more bits reads.
+Tensor values(const WeightSite& weight) {
+  check_internal(!weight.in_codes(), "ops.linear", "codes were gathered of a weight whose values are multiplied");
+  return matrix(weight.value);
+}
+
+Fp8Weight eight_bits(const WeightSite& weight) {
+  return {weight, [&] { return values(weight); }};
+}
 
 double flops_of(const Tensor& x, const Tensor& weight) {
   return 2 * static_cast<double>(x.size(0)) * static_cast<double>(weight.numel());
@@ -23,8 +35,8 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
   session().products.results += flops_of(x, weight.value);
   const Tensor offset = bias ? bias->value : Tensor();
-  if (takes_fp8(x, type)) return fp8_linear(x, matrix(weight.value), offset, gelu, type);
-  return kernels(x).linear(x, matrix(weight.value), offset, gelu, type);
+  if (takes_fp8(x, type)) return fp8_linear(x, eight_bits(weight), offset, gelu, type);
+  return kernels(x).linear(x, values(weight), offset, gelu, type);
 }
 
 /// What a linear's weight gradient shares with others that read its input: codes of its columns, or its rounded rows; null: none.
@@ -92,8 +104,8 @@ struct Linear : Function<Linear<kGelu>> {
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
     ColumnSums columns(ctx);
     const bool add = !std::exchange(weight.fresh, false);
-    const Tensor dx = kernels(x).gelu_linear_gradients(dy, matrix(weight.value), x, is_sole_owner(x),
-                                                       matrix(weight.grad), add, columns.wanted());
+    const Tensor dx = kernels(x).gelu_linear_gradients(dy, values(weight), x, is_sole_owner(x), matrix(weight.grad),
+                                                       add, columns.wanted());
     columns.leave(dx);
     return dx;
   }
@@ -137,6 +149,7 @@ struct Linear : Function<Linear<kGelu>> {
     Tensor dx;
     if (wants_input) {
       session().products.results += flops_of(x, weight.value);
+<<<<<<< HEAD
       if (fp8) {
         dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
       } else if (!kGelu && beside.defined()) {
@@ -146,6 +159,12 @@ struct Linear : Function<Linear<kGelu>> {
         dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), input_like(ctx, x), kGelu,
                                               kGelu && is_sole_owner(x));
       }
+=======
+      if (fp8)
+        dx = through_gelu_of(x, fp8_input_gradient(dy, eight_bits(weight), x.scalar_type()));
+      else
+        dx = kernels(x).linear_input_gradient(dy, values(weight), input_like(ctx, x), kGelu, kGelu && is_sole_owner(x));
+>>>>>>> h-fp8
       if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};
@@ -252,19 +271,47 @@ bool takes_fp8(const Tensor& x, at::ScalarType type) {
   return session().fp8 != nullptr && x.scalar_type() == at::kBFloat16 && type == at::kBFloat16;
 }
 
-Tensor fp8_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
+Fp8Lines Fp8Weight::rows() const {
+  if (matrix_.defined())
+    return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false);
+  const Fp8Lines& lines = codes_[0];
+  check_internal(lines.codes.defined(), "ops.linear", "a forward multiplies codes of rows, which were not gathered");
+  const int64_t width = lines.codes.size(1), stride = round_up(width, kFp8Pad);
+  if (stride == width) return lines;
+  const Tensor codes = at::empty({lines.codes.size(0), stride}, lines.codes.options().dtype(at::kByte));
+  codes.narrow(1, 0, width).copy_(lines.codes.view(at::kByte));
+  codes.narrow(1, width, stride - width).zero_();
+  return {codes.view(at::kFloat8_e4m3fn), lines.scales};
+}
+
+Fp8Lines Fp8Weight::columns() const {
+  if (matrix_.defined())
+    return kernels(matrix_).fp8_lines(matrix_, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false);
+  const Fp8Lines& lines = codes_[1];
+  check_internal(lines.codes.defined(), "ops.linear",
+                 "a backward multiplies codes of columns, which were not gathered");
+  const int64_t rows = lines.codes.size(0), width = lines.codes.size(1), stride = round_up(rows, kFp8Pad);
+  const Tensor turned = at::empty({width, stride}, lines.codes.options());
+  run_at(turned, turn_codes, &device::Backend::turn_codes,
+         TurnedCodes{rows, width, static_cast<const uint8_t*>(read_address(lines.codes)),
+                     static_cast<uint8_t*>(address(turned)), stride});
+  return {turned, lines.scales};
+}
+
+Tensor fp8_linear(const Tensor& x, const Fp8Weight& w, const Tensor& bias, bool gelu, at::ScalarType type) {
+  if (session().fp8_sites) session().fp8_sites->insert(session().site);
   const Kernels& table = kernels(x);
   Fp8Inputs* inputs = session().fp8;
   if (inputs && gelu) inputs->clear();  // what has been read before would lie beside the largest product
   const Fp8Lines of_x =
       inputs && !gelu ? inputs->rows(x) : table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, gelu);
-  return table.fp8_product(of_x, table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false), bias, type);
+  return table.fp8_product(of_x, w.rows(), bias, type);
 }
 
-Tensor fp8_input_gradient(const Tensor& dy, const Tensor& w, at::ScalarType type) {
+Tensor fp8_input_gradient(const Tensor& dy, const Fp8Weight& w, at::ScalarType type) {
   const Kernels& table = kernels(dy);
-  return table.fp8_product(table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/false, /*gelu=*/false),
-                           table.fp8_lines(w, at::kFloat8_e4m3fn, /*turned=*/true, /*gelu=*/false), {}, type);
+  const Fp8Lines of_dy = table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/false, /*gelu=*/false);
+  return table.fp8_product(of_dy, w.columns(), {}, type);
 }
 
 void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add, Fp8Columns* shared) {

@@ -28,6 +28,14 @@ inline const device::Backend& backend(const at::Tensor& t) { return backend(on_d
 void* address(const at::Tensor& t);
 const void* read_address(const at::Tensor& t);
 
+/// An operator of fused.h where the tensor lies: by its CPU twin, or by the device's function. None on meta tensors.
+template <class Rows>
+void run_at(const at::Tensor& t, void (*here)(const Rows&), void (*device::Backend::*there)(const Rows&),
+            const Rows& rows) {
+  if (t.is_meta()) return;
+  on_device(t) ? (backend(true).*there)(rows) : here(rows);
+}
+
 /// As many bytes from one place to another; the ranges do not overlap. `device`: whether one of both is the device's.
 void copy_bytes(void* to, const void* from, int64_t bytes, bool device);
 void copy_bytes(const at::Tensor& to, const at::Tensor& from);

@@ -62,11 +62,6 @@ using Works = std::vector<std::function<void()>>;
 /// Does all of it in order, and frees what each held as soon as it is done.
 void run_works(Works& works);
 
-/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32 ([Note: products in 8 bits] in kernels.h).
-struct Fp8Lines {
-  at::Tensor codes, scales;
-};
-
 /// The input that was read last: its storage, its place there and its version.
 class LastInput {
  public:
@@ -154,6 +149,7 @@ struct Session {
   double* fp8_counts =
       nullptr;  ///< kFp8Counts of them, where the operands lie, to which quantising adds; null: it counts nothing
   ProductFlops products;
+  std::set<std::string>* fp8_sites = nullptr;        ///< where sites that multiply in 8 bits are noted; null: nowhere
   std::set<ProductShape>* asked_products = nullptr;  ///< where products of meta tensors are noted; null: nowhere
   Rebuilds* rebuilds = nullptr;                      ///< null: graphs keep everything
   DeferredGradients* deferred = nullptr;             ///< null: backwards add gradients at once
@@ -200,6 +196,7 @@ using TargetScope = SessionScope<&Session::target>;
 using AttentionScope = SessionScope<&Session::attention>;
 using LateScope = SessionScope<&Session::late>;
 using SumsScope = SessionScope<&Session::sums>;
+using Fp8SitesScope = SessionScope<&Session::fp8_sites>;
 using Fp8Scope = SessionScope<&Session::fp8>;
 using RoundedScope = SessionScope<&Session::rounded>;
 using AskedProductsScope = SessionScope<&Session::asked_products>;

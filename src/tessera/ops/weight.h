@@ -12,12 +12,21 @@ namespace tessera::ops {
 
 struct SharedWidth;  // ops.h
 
+/// Lines of 8-bit floats, [lines, length padded], each with a scale, [lines] fp32 ([Note: products in 8 bits] in kernels.h).
+struct Fp8Lines {
+  at::Tensor codes, scales;
+};
+
 struct WeightSite {
   at::Tensor value;     ///< view of the unit's slot; the store re-points it at every gather; undefined when released
   at::Tensor grad;      ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
   bool fresh = true;    ///< nothing is accumulated yet: the first writer assigns, later ones add
   bool frozen = false;  ///< not trained
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value in blocks of 8-bit codes (ops/frozen.h)
+  /// Of rows and of columns, both [out, in], where a gather has brought these ([Note: gathers of codes] in plan/unit_spec.h): then
+  /// the value has the shape alone.
+  std::array<Fp8Lines, 2> codes = {};
+  bool in_codes() const { return codes[0].codes.defined() || codes[1].codes.defined(); }
 };
 
 // The adapter of a frozen linear: a low-rank pair B A (LoRA); or two matrices that make the change D of the weight:

@@ -81,7 +81,7 @@ UnitLayout Plan::layout(const UnitSpec& spec, int unit) const {
   const bool whole = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::no_shard;
   const bool two_level = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::two_level;
   return unit_layout(spec, shards(unit), mesh[Axis::tp], whole, size_of(slots()),
-                     two_level ? mesh[Axis::dp_replicate] : 1);
+                     two_level ? mesh[Axis::dp_replicate] : 1, gather_fp8 && !whole);
 }
 
 int Plan::shard_rank(const Buffer& buffer, int rank) const {
@@ -257,7 +257,7 @@ std::string Plan::summary() const {
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
   if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
   if (compute != DType::f32)
-    text += ", computes in " + std::string(compute_name());
+    text += ", computes in " + std::string(compute_name()) + (gather_fp8 ? ", gathers codes of 8 bits" : "");
   else if (states.masters == Masters::fp32 && param_dtype != DType::f32)
     text += ", parameters gathered as " + std::string(name(param_dtype));
   if (reduce != DType::f32) text += ", gradients reduced as " + std::string(name(reduce));

@@ -42,6 +42,7 @@ struct PlanKeys : Choices, Formats {
   std::optional<int> chunks;   ///< stages on each rank when interleaved
   std::optional<Tier> idle;    ///< placement of inactive experts
   int update_threads = 0;      ///< see Plan
+  std::optional<bool> gather;  ///< weights of products in 8 bits as codes (Formats::gather_fp8)
   std::optional<bool> graphs;  ///< training steps are graphs of the device (graphs.h)
 };
 

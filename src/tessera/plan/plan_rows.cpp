@@ -1,6 +1,7 @@
 #include "tessera/plan/plan_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "tessera/plan/optimizers.h"
@@ -30,6 +31,16 @@ constexpr Row<Plan> kParamDtype = {
 constexpr Row<Plan> kComputeDtype = {
     "compute_dtype", [](Plan& plan, const TomlValue& value) { plan.set_compute(value.text(), value.where()); },
     [](const Plan& plan) { return in_quotes(plan.compute_name()); }, always};
+
+constexpr Row<Plan> kGather = {
+    "gather",
+    [](Plan& plan, const TomlValue& value) {
+      constexpr std::array kForms = {DType::bf16, DType::f8_e4m3};
+      plan.gather_fp8 = dtype_of(value.text(), value.where(), kForms) == DType::f8_e4m3;
+    },
+    [](const Plan& plan) { return in_quotes(plan.gather_fp8 ? "fp8" : "bf16"); },
+    [](const Plan& plan) { return plan.gather_fp8; },
+    [](const Plan& plan) -> std::string_view { return plan.fp8 ? "" : "no product is in 8 bits"; }};
 
 constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan.states.ema = value.boolean(); },
                             [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
@@ -81,6 +92,7 @@ constexpr Row<Plan> kRows[] = {
     kIterations,
     kParamDtype,
     kComputeDtype,
+    kGather,
     enum_row<Plan, &Plan::attention>("attention"),
     enum_row<Plan, &Plan::reduce>("reduce_dtype", always),
     enum_row<Plan, &Plan::grad>("grad_dtype"),

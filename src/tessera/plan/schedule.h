@@ -50,6 +50,7 @@ inline constexpr int kLaneCount = 12;
 
 std::string_view name(Op op);
 std::string_view name(Lane lane);
+std::string_view name(Codes codes);
 
 /// The kind of buffer that a stash, drop or fetch moves.
 enum class Part { none, activations, parameters, gradients, states, message };
@@ -91,8 +92,9 @@ struct Instruction {
   int64_t work = 0;   ///< bytes of memory for whole matrices (update)
   int64_t flops = 0;  ///< of this rank's whole matrices (update)
   Part part = Part::none;
-  bool add = false;  ///< the gradient is added to the one already there (backward, idle, reduce)
-  Waits wait;        ///< dependencies: indices into the same list
+  Codes codes = Codes::none;  ///< that a gather brings, and that are in the slot of what uses it
+  bool add = false;           ///< the gradient is added to the one already there (backward, idle, reduce)
+  Waits wait;                 ///< dependencies: indices into the same list
   std::vector<Comm> comm;
   bool operator==(const Instruction&) const = default;
 };

@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 12> kLanes = {"compute",   "gather",    "
                                                      "recv_prev", "send_prev", "recv_next", "host"};
 constexpr std::array<std::string_view, 6> kParts = {"none",      "activations", "parameters",
                                                     "gradients", "states",      "message"};
+constexpr std::array<std::string_view, 4> kCodes = {"none", "rows", "columns", "both"};
 static_assert(kOps.size() == static_cast<size_t>(Op::gather_outer) + 1 &&
               kLanes.size() == static_cast<size_t>(Lane::host) + 1 &&
               kParts.size() == static_cast<size_t>(Part::message) + 1);
@@ -91,6 +92,7 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   if (in.work > 0) out.key("work").number(in.work);
   if (in.flops > 0) out.key("flops").number(in.flops);
   if (in.part != Part::none) out.key("part").string(name(in.part));
+  if (in.codes != Codes::none) out.key("codes").string(name(in.codes));
   if (in.add) out.key("add").raw("true");
   out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm, in.group));
   return out;
@@ -165,6 +167,7 @@ class Fields {
 
 std::string_view name(Op op) { return kOps[static_cast<size_t>(op)]; }
 std::string_view name(Lane lane) { return kLanes[static_cast<size_t>(lane)]; }
+std::string_view name(Codes codes) { return kCodes[static_cast<size_t>(codes)]; }
 std::string_view name(Part part) { return kParts[static_cast<size_t>(part)]; }
 
 std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base) {
@@ -204,6 +207,7 @@ Line parse_line(std::string_view text) {
   line.in.work = in.has("work") ? in.integer("work") : 0;
   line.in.flops = in.has("flops") ? in.integer("flops", kMostFlops) : 0;
   if (in.has("part")) line.in.part = static_cast<Part>(in.choice("part", kParts));
+  if (in.has("codes")) line.in.codes = static_cast<Codes>(in.choice("codes", kCodes));
   line.in.add = in.flag("add");
   const std::vector<int> waits = in.integers("wait");
   line.in.wait = Waits(waits.begin(), waits.end());

@@ -38,6 +38,10 @@ void Formats::check_types(std::string_view where) const {
     throw UserError(Exit::usage, std::string(where) + "grad_dtype",
                     "gradients cannot be stored in fp16: without a loss scale small gradients underflow to zero",
                     "expected fp32 or bf16, which has the exponents of fp32");
+  if (gather_fp8 && !fp8)
+    throw UserError(Exit::usage, std::string(where) + "gather",
+                    "\"fp8\" contradicts compute_dtype = " + in_quotes(compute_name()) + ": no product is in 8 bits",
+                    "set compute_dtype = \"fp8\", or leave gather out");
   if (compute != DType::f32 && compute != gathered())
     throw UserError(
         Exit::usage, std::string(where) + "compute_dtype",

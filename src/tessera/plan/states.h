@@ -58,6 +58,8 @@ struct Formats {
   DType compute = DType::f32;
   /// Products of blocks' streams take 8-bit operands ([Note: products in 8 bits] in ops/kernels.h); `compute` then is bf16.
   bool fp8 = false;
+  /// Gathers bring the weights of these products as codes, where a unit is sharded ([Note: gathers of codes] in unit_spec.h).
+  bool gather_fp8 = false;
   Attention attention = Attention::flash;  ///< of 16-bit operands on a GPU, where it serves
   DType reduce = DType::f32;               ///< gradients are rounded to it for communication; they are summed in fp32
   /// f32 or bf16: a reduced gradient is rounded to it once, for storage until its update. In the arena it is f32.

@@ -12,7 +12,7 @@ namespace {
 /// Whether both are laid out alike: their names differ.
 bool same_parameter(const ParamSpec& a, const ParamSpec& b) {
   return a.shape == b.shape && a.trainable == b.trainable && a.split == b.split && a.stored == b.stored &&
-         a.whole == b.whole;
+         a.whole == b.whole && a.in_8_bits == b.in_8_bits;
 }
 
 }  // namespace
@@ -42,8 +42,7 @@ UnitSizes::UnitSizes(const ModelSpec& model, const Plan& plan, int rank) {
 }
 
 UnitSizes UnitSizes::frozen() && {
-  for (Known& known : known_)
-    known.layout.grad_total = known.layout.grad_shard = known.layout.grad_partition = known.layout.trained_bytes = 0;
+  for (Known& known : known_) known.layout.grad_total = known.layout.grad_shard = known.layout.grad_partition = 0;
   return std::move(*this);
 }
 

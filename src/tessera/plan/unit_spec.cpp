@@ -68,7 +68,45 @@ std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, 
   return box;
 }
 
-UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int64_t element, int copies) {
+std::vector<CodePiece> code_pieces(const UnitLayout& layout, const Buffer& buffer, int shard, bool columns) {
+  std::vector<CodePiece> pieces;
+  const int64_t from = shard * buffer.shard, to = from + buffer.shard;
+  int64_t first = 0, at = 0;
+  for (const int p : buffer.params) {
+    const UnitLayout::Place& place = layout.params[static_cast<size_t>(p)];
+    const int64_t height = place.shape[0], width = place.numel / height;
+    const int64_t begin = std::max(from, place.start) - place.start,
+                  end = std::min(to, place.start + place.numel) - place.start;
+    if (begin < end) {
+      const int64_t skipped = columns ? 0 : begin / width, lines = columns ? width : div_up(end, width) - skipped;
+      pieces.push_back({p, begin, end, place.start + begin - from, width, first + skipped, lines, at});
+      at += lines;
+    }
+    first += columns ? width : height;
+  }
+  return pieces;
+}
+
+namespace {
+
+/// The numbers of lines of a buffer that is gathered as codes.
+void count_lines(const UnitLayout& layout, Buffer& buffer) {
+  for (const int columns : {0, 1}) {
+    Buffer::Lines& lines = buffer.lines[static_cast<size_t>(columns)];
+    for (const int p : buffer.params) {
+      const UnitLayout::Place& place = layout.params[static_cast<size_t>(p)];
+      lines.all += columns ? place.numel / place.shape[0] : place.shape[0];
+    }
+    for (int shard = 0; shard < buffer.shards; ++shard) {
+      const std::vector<CodePiece> pieces = code_pieces(layout, buffer, shard, columns);
+      if (!pieces.empty()) lines.most = std::max(lines.most, pieces.back().at + pieces.back().count);
+    }
+  }
+}
+
+}  // namespace
+
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int64_t element, int copies, bool codes) {
   UnitLayout layout;
   layout.slot_element = element;
   layout.params.resize(unit.params.size());
@@ -78,18 +116,22 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
   struct Kind {
     bool trainable;
     DType stored;
+    bool in_codes = false;
   };
   // fp32 buffers first: each then begins at a multiple of 1 KiB.
-  for (const Kind kind : {Kind{true, DType::f32}, Kind{false, DType::f32}, Kind{false, DType::bf16},
-                          Kind{false, DType::i8}, Kind{false, DType::f8_e4m3}})
+  for (const Kind kind :
+       {Kind{true, DType::f32}, Kind{true, DType::f32, true}, Kind{false, DType::f32}, Kind{false, DType::f32, true},
+        Kind{false, DType::bf16}, Kind{false, DType::bf16, true}, Kind{false, DType::i8}, Kind{false, DType::f8_e4m3}})
     for (const bool over_tp : {false, true}) {
-      const auto [trainable, stored] = kind;
-      Buffer buffer{.trainable = trainable, .over_tp = over_tp, .stored = stored, .params = {}};
+      const auto [trainable, stored, in_codes] = kind;
+      if (in_codes && !codes) continue;
+      Buffer buffer{.trainable = trainable, .over_tp = over_tp, .stored = stored, .params = {}, .in_codes = in_codes};
       int64_t at = 0;
       for (size_t p = 0; p < unit.params.size(); ++p) {
         const ParamSpec& param = unit.params[p];
         const bool same = param.trainable == trainable && (trainable || param.stored == stored);
-        if (!same || (tp > 1 && param.split == Split::none) != over_tp) continue;
+        const bool may = codes && param.in_8_bits && (stored == DType::f32 || stored == DType::bf16);
+        if (!same || may != in_codes || (tp > 1 && param.split == Split::none) != over_tp) continue;
         UnitLayout::Place& place = layout.params[p];
         place.buffer = static_cast<int>(layout.buffers.size());
         place.start = at;
@@ -103,10 +145,11 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
       if (trainable && copies > 1) buffer.partitions = copies * (over_tp && !layout.sharded ? tp : 1);
       buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign * buffer.partitions);
       buffer.total = buffer.shard * buffer.shards;
-      buffer.slot_at = layout.total * 4, buffer.grad_at = layout.grad_total, buffer.held = layout.shard;
-      layout.total += layout.slot_bytes(buffer, buffer.total) / 4, layout.shard += buffer.shard;
+      if (in_codes) count_lines(layout, buffer);
+      buffer.grad_at = layout.grad_total, buffer.held = layout.shard;
+      layout.total += layout.slot_bytes(buffer, Codes::none) / 4, layout.shard += buffer.shard;
       if (trainable) {
-        layout.grad_total += buffer.total, layout.grad_shard = layout.shard, layout.trained_bytes = layout.total * 4;
+        layout.grad_total += buffer.total, layout.grad_shard = layout.shard;
         layout.grad_partition += buffer.partition();
       }
       layout.buffers.push_back(std::move(buffer));

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/check.h"
 #include "tessera/base/dtype.h"
 #include "tessera/plan/attention.h"
 #include "tessera/plan/token_shares.h"
@@ -40,6 +41,8 @@ struct ParamSpec {
   bool whole_input = false;
   /// its exact gradient is zero (AdamW turns the rounding error into +-lr): excluded from comparisons
   bool zero_gradient = false;
+  /// products in 8 bits alone read it (measured: engine/measure.h), so that it may be gathered as their codes
+  bool in_8_bits = false;
   /// its update needs the whole tensor at once, as a matrix (whole_matrices.h): of optimisers that have such updates
   bool whole = false;
   int64_t numel() const;
@@ -158,6 +161,17 @@ struct ModelSpec {
 /// Block size of quantised states: tensors and shards begin at its multiples, so no block crosses a tensor or a rank.
 inline constexpr int64_t kFlatAlign = 256;
 
+/// [Note: gathers of codes] What a gather brings of weights that products in 8 bits alone read, where the plan says so
+/// (Formats::gather_fp8): in place of their values in 16 bits the codes of their rows, which forwards multiply, of their
+/// columns, which gradients of inputs multiply, or both. Each rank quantises its shard, in the order of the shard, which cuts
+/// lines anywhere. So first the ranks exchange the scales of the lines that their shards have values of; the scale of a line is
+/// the largest of them, because division rounds in order. The codes are those of the gathered values, to the bit.
+enum class Codes { none, rows, columns, both };
+inline bool has_rows(Codes codes) { return codes == Codes::rows || codes == Codes::both; }
+inline bool has_columns(Codes codes) { return codes == Codes::columns || codes == Codes::both; }
+/// What a gather for both of two uses brings.
+inline Codes together(Codes a, Codes b) { return a == b || b == Codes::none ? a : a == Codes::none ? b : Codes::both; }
+
 /// One flat buffer of a unit, sharded evenly over ranks. A unit has one for each kind of parameter: trained or frozen,
 /// sharded by tensor parallelism or replicated over tp.
 struct Buffer {
@@ -169,10 +183,22 @@ struct Buffer {
   int64_t total = 0;        ///< elements with padding: shard * shards
   int64_t shard = 0;        ///< elements of one shard
   int partitions = 1;       ///< replicas over which the states of a shard are partitioned (two_level)
-  int64_t slot_at = 0;      ///< byte offset in the unit's slot
-  int64_t grad_at = 0;      ///< if trainable: offset in the gradient slot, in fp32 values
-  int64_t held = 0;         ///< offset of this rank's shard in the rank's memory for the unit, in elements
+  bool in_codes = false;    ///< gathered as codes
+  /// Lines of its matrices, rows and then columns: all of them, and the most that one shard has values of.
+  struct Lines {
+    int64_t all = 0, most = 0;
+  };
+  std::array<Lines, 2> lines = {};
+  int64_t grad_at = 0;  ///< if trainable: offset in the gradient slot, in fp32 values
+  int64_t held = 0;     ///< offset of this rank's shard in the rank's memory for the unit, in elements
   int64_t partition() const { return shard / partitions; }  ///< elements
+  // The codes of rows (`columns` 0) or columns (1) in a slot: one for each element, then the scale of each line, then those
+  // that each shard sends. Bytes.
+  int64_t scales_at() const { return total; }
+  int64_t sent_scales_at(int columns) const { return total + round_up(lines[columns].all * 4, kFlatAlign); }
+  int64_t code_bytes(int columns) const {
+    return sent_scales_at(columns) + round_up(lines[columns].most * shards * 4, kFlatAlign);
+  }
 };
 
 /// Layout of a unit's parameters in its buffers, and what one rank holds. Trainable buffers come first, so that
@@ -192,7 +218,6 @@ struct UnitLayout {
   int64_t grad_total = 0;        ///< values in the gradient slot
   int64_t grad_shard = 0;        ///< trained elements held by a rank
   int64_t grad_partition = 0;    ///< trained elements that this rank updates: fewer than grad_shard with two_level
-  int64_t trained_bytes = 0;     ///< bytes of trained parameters in the slot
   int64_t slot_element = 4;      ///< bytes of one value in the slot if the buffer is stored as fp32 or as masters
   /// Whether the states of a shard are partitioned over the replicas (Strategy::two_level).
   bool partitioned() const { return grad_partition < grad_shard; }
@@ -200,10 +225,32 @@ struct UnitLayout {
   int64_t slot_bytes(const Buffer& buffer, int64_t elements) const {
     return buffer.stored == DType::f32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
   }
+  bool in_codes() const { return std::ranges::any_of(buffers, &Buffer::in_codes); }
+  /// Bytes of a buffer in the slot, with all codes where `codes` is none.
+  int64_t slot_bytes(const Buffer& buffer, Codes codes) const {
+    if (!buffer.in_codes) return slot_bytes(buffer, buffer.total);
+    return (codes == Codes::columns ? 0 : buffer.code_bytes(0)) + (codes == Codes::rows ? 0 : buffer.code_bytes(1));
+  }
+  /// Byte offset of a buffer in a slot with these codes; that of all buffers together is the slot's size.
+  int64_t slot_at(size_t buffer, Codes codes) const {
+    int64_t at = 0;
+    for (size_t b = 0; b < buffer; ++b) at += slot_bytes(buffers[b], codes);
+    return at;
+  }
+  /// Of its codes, of rows or of columns: the rows' come first.
+  int64_t codes_at(size_t buffer, Codes codes, bool columns) const {
+    return slot_at(buffer, codes) + (columns && codes != Codes::columns ? buffers[buffer].code_bytes(0) : 0);
+  }
+  int64_t slot_size(Codes codes) const { return slot_at(buffers.size(), codes); }
+  /// Of it the bytes of trained parameters, which come first.
+  int64_t trained_size(Codes codes) const {
+    const auto frozen = std::ranges::find(buffers, false, &Buffer::trainable);
+    return grad_total > 0 ? slot_at(static_cast<size_t>(frozen - buffers.begin()), codes) : 0;
+  }
   /// Byte offset of a parameter in the slot (in_slot) and in the gradient slot (in_gradient).
-  int64_t in_slot(int param) const {
-    const Buffer& buffer = buffers[params[param].buffer];
-    return buffer.slot_at + slot_bytes(buffer, params[param].start);
+  int64_t in_slot(int param, Codes codes) const {
+    const auto b = static_cast<size_t>(params[param].buffer);
+    return slot_at(b, codes) + slot_bytes(buffers[b], params[param].start);
   }
   int64_t in_gradient(int param) const { return (buffers[params[param].buffer].grad_at + params[param].start) * 4; }
 };
@@ -211,9 +258,21 @@ struct UnitLayout {
 /// `shards`: ranks of the shard group. `tp`: ranks of tensor parallelism, 1 for none; parameters replicated over tp are
 /// sharded over these ranks too, if they are sharded at all. `whole`: no sharding, every rank holds all that it uses.
 /// `element`: UnitLayout::slot_element. `copies`: replicas over which the states of trained parameters are partitioned;
-/// for unsharded parameters that are replicated over tp, the ranks of tp count as well.
+/// for unsharded parameters that are replicated over tp, the ranks of tp count as well. `codes`: gathers send codes where they can.
 UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false, int64_t element = 4,
-                       int copies = 1);
+                       int copies = 1, bool codes = false);
+
+/// The elements of a shard that are of one matrix, and the lines that they have values of.
+struct CodePiece {
+  int param;
+  int64_t begin, end;    ///< elements of this rank's part of the matrix
+  int64_t offset;        ///< of the first in the shard
+  int64_t width;         ///< of the matrix: elements of a row
+  int64_t first, count;  ///< lines among those of the buffer
+  int64_t at;            ///< of the first among the lines that the shard has values of
+};
+/// Of a buffer that is gathered as codes; rows, or columns.
+std::vector<CodePiece> code_pieces(const UnitLayout& layout, const Buffer& buffer, int shard, bool columns);
 
 /// The box of a parameter that rank `tp_rank` of `tp` uses: [begin, end) for each dimension.
 std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank);

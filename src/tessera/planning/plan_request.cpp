@@ -394,6 +394,10 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.global_batch = shapes.batch;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
+  const bool stored_in_8_bits = recipe.lora.on && (recipe.lora.base == DType::i8 || recipe.lora.base == DType::f8_e4m3);
+  if (mesh.shard_size() == 1 || recipe.plan.strategy == plan::Strategy::no_shard || stored_in_8_bits)
+    request.planner.gather = false;  // nothing is gathered that could come as codes
+  request.planner.gather_fp8 = recipe.plan.fp8 && request.planner.gather.value_or(false);
   if (recipe.plan.update) check_base_passes(recipe, *recipe.plan.update, "plan.update");
   if (job.experts.gated || (recipe.asks() && !recipe.plan.update)) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
@@ -452,7 +456,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                           "adapters of one base",
                       "set shared_base in the plan accordingly");
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
-    request.planner.fp8 = request.by_hand->fp8;
+    request.planner.fp8 = request.by_hand->fp8, request.planner.gather_fp8 = request.by_hand->gather_fp8;
     request.planner.attention = request.by_hand->attention;
   }
   // CPUs without 16-bit products have no rate for them: their kernels widen and compute in fp32.
@@ -486,6 +490,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.heads = {recipe.distill.judge.blocks,
                      {.hinge = recipe.distill.judge.hinge, .r1_weight = recipe.distill.judge.r1_weight}};
   request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
+  if (request.planner.gather_fp8 && request.run.distils())
+    throw UserError(Exit::usage, "plan.gather",
+                    "\"fp8\" with distill.method = \"" + recipe.values.at("distill.method") +
+                        "\": its passes in forward mode read weights in 16 bits",
+                    "leave plan.gather out, or set \"bf16\"");
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   if (job.experts.critic()) {  // whose passes before a step are part of it

@@ -109,10 +109,11 @@ class Measurements {
     Mesh shares = request.mesh;
     for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
     const DType compute = request.planner.compute;
-    const bool fp8 = request.planner.fp8;
+    const bool fp8 = request.planner.fp8, gather_fp8 = request.planner.gather_fp8;
     const plan::Attention attention = request.planner.attention;
-    const Key key = {
-        request.model, request.latent, samples, shares.size, compute, fp8, attention, request.machine.profile.target};
+    const Key key = {request.model, request.latent, samples,
+                     shares.size,   compute,        fp8,
+                     gather_fp8,    attention,      request.machine.profile.target};
     const auto known = found_.find(key);
     if (known != found_.end()) return known->second;
     const auto& units = request.model->units();
@@ -121,6 +122,7 @@ class Measurements {
                                    {.mesh = shares,
                                     .compute = compute,
                                     .fp8 = fp8,
+                                    .gather_fp8 = gather_fp8,
                                     .attention = attention,
                                     .masked = request.masked,
                                     .loss = request.loss}),
@@ -130,7 +132,7 @@ class Measurements {
 
  private:
   using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, bool,
-                         plan::Attention, std::string>;
+                         bool, plan::Attention, std::string>;
   std::map<Key, Found> found_;
 };
 
@@ -150,6 +152,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const engine::MeasureOptions options{.mesh = request.mesh,
                                        .compute = request.planner.compute,
                                        .fp8 = request.planner.fp8,
+                                       .gather_fp8 = request.planner.gather_fp8,
                                        .attention = request.planner.attention,
                                        .masked = request.masked,
                                        .loss = request.loss};
@@ -542,7 +545,9 @@ void plan_by_use(Planned& planned, const PlanRequest& request) {
   const plan::Plan& leader = planned.plan();
   const std::vector<int64_t> sizes = sizes_of_passes(request, leader);
   MeasuredModels known;
-  measure_sizes(planned, request, sizes, known);
+  PlanRequest as_chosen = request;
+  as_chosen.planner.gather_fp8 = leader.gather_fp8;
+  measure_sizes(planned, as_chosen, sizes, known);
   const bool free = request.routing.by_use && request.any_micro_batch && !request.by_hand;
   if (sizes.empty() || !free || !planned.choice.fits) return;
   planned.by_use = {{leader, {}}};
@@ -602,13 +607,15 @@ Planned take_plan(const PlanRequest& request, const std::string& plan, int rank,
   for (const auto& unit : request.model->units()) names.push_back(unit->spec().name);
   plan::Plan chosen = plan::plan_of_toml(plan, "the plan of rank 0", names);
   MeasuredModels known;
-  Planned planned = measured(request, chosen, known);
+  PlanRequest as_chosen = request;
+  as_chosen.planner.gather_fp8 = chosen.gather_fp8;
+  Planned planned = measured(as_chosen, chosen, known);
   planned.choice.plan = std::move(chosen);
   if (!by_use.empty())
     for (const nlohmann::json& each : nlohmann::json::parse(by_use))
       planned.by_use.push_back({plan::plan_of_toml(each.at("plan"), "a plan by use of rank 0", names),
                                 each.at("seconds").get<std::vector<double>>()});
-  measure_sizes(planned, request, sizes_of_passes(request, planned.plan()), known);
+  measure_sizes(planned, as_chosen, sizes_of_passes(as_chosen, planned.plan()), known);
   planned.choice.why = "found by rank 0";
   planned.choice.memory = planned.memory(rank);
   const auto check = [rank](int64_t bytes, int64_t budget, const char* where, const char* key) {
@@ -667,7 +674,10 @@ class Promise {
 
 }  // namespace
 
-Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
+namespace {
+
+/// Over all sizes of micro-batches allowed.
+Planned search_sizes(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =
       request.any_micro_batch ? std::min(request.planner.micro_batch, kMostSamples) : request.planner.micro_batch;
   if (!request.any_micro_batch) check_rounds(request, most);
@@ -704,15 +714,51 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   return std::move(*best);
 }
 
+/// What the first rank sends in the gathers of a step.
+int64_t gathered_bytes(const Planned& planned) {
+  int64_t bytes = 0;
+  for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), 0).list)
+    if (in.op == plan::Op::gather)
+      for (const plan::Comm& comm : in.comm) bytes += comm.bytes;
+  return bytes;
+}
+
+/// Whether the faster of gathers in bf16 and of codes is chosen. Plans by use have the formats of the one beside them.
+bool chooses_gathers(const PlanRequest& request) {
+  return request.planner.fp8 && !request.planner.gather && !request.run.distils() && !request.routing.by_use;
+}
+
+}  // namespace
+
+Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
+  Planned planned = search_sizes(request, known);
+  if (!chooses_gathers(request) || (request.planner.first_that_fits && planned.choice.fits)) return planned;
+  PlanRequest in_codes = request;
+  in_codes.planner.gather_fp8 = true;
+  MeasuredModels others;
+  Planned eight = search_sizes(in_codes, others);
+  const int evaluated = planned.choice.evaluated + eight.choice.evaluated;
+  const auto costs = [](const Planned& p) {
+    return "a step of " + format_seconds(p.choice.seconds) + ", in which a rank sends " +
+           format_bytes(gathered_bytes(p)) + (p.choice.fits ? "" : " (which does not fit)");
+  };
+  const std::string both =
+      "; gathers of weights in bf16 make " + costs(planned) + ", of their codes in 8 bits " + costs(eight);
+  if (better(eight.choice, planned.choice)) planned = std::move(eight);
+  planned.choice.evaluated = evaluated;
+  planned.choice.why += both;
+  return planned;
+}
+
 namespace {
 
 /// What products in 8 bits gain and cost: the time and the memory of the plan, and of the same one in bf16. A search of its own
 /// might find bf16 a better one, never a worse: where this is as fast, bf16 is.
 void tell_fp8(const PlanRequest& request, Planned& planned) {
   PlanRequest other = request;
-  other.planner.fp8 = false;
+  other.planner.fp8 = other.planner.gather_fp8 = false;
   plan::Plan same = planned.plan();
-  same.fp8 = false;
+  same.fp8 = same.gather_fp8 = false;
   MeasuredModels known;
   Planned bf16 = measured(other, same, known);
   measure_sizes(bf16, other, sizes_of_passes(other, same), known);
@@ -739,6 +785,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
   if (compared && planned.choice.fits && plan::set_by_hand(request.planner)) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
+    free.gather_fp8 = planned.plan().gather_fp8;  // the model is measured with these gathers
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
                                                   planned.choice.fastest - planned.prediction.step.base);
   }

@@ -134,9 +134,13 @@ std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::J
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
                                  const std::vector<int>& prompts, bool prepared, const OnPlanPhase& on_phase) {
   std::vector<PlanRequest> requests;
-  std::vector<PartPlan> plans = each_part(
-      std::move(parts), job, mesh, prompts, on_phase,
-      [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
+  const bool several = parts.size() > 1;
+  const auto make = [several](const PlanRequest& request, size_t) {
+    PlanRequest own = request;
+    if (several) own.planner.gather = own.planner.gather.value_or(false);  // all parts have the same buffers
+    return make_plan(own);
+  };
+  std::vector<PartPlan> plans = each_part(std::move(parts), job, mesh, prompts, on_phase, make, requests);
   unify_placement(plans, requests);
   for (size_t p = 0; p < plans.size(); ++p) plan_by_use(plans[p].planned, requests[p]);
   for (size_t p = 0; p < plans.size(); ++p) {

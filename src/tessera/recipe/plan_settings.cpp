@@ -64,6 +64,11 @@ void read_compute(Recipe& recipe, const Given& given) {
   recipe.plan.set_compute(given.text == "auto" ? "fp32" : given.text, "recipe: " + given.key);
 }
 
+void read_gather(Recipe& recipe, const Given& given) {
+  recipe.plan.gather.reset();
+  if (given.text != "auto") recipe.plan.gather = given.text == "fp8";
+}
+
 void read_graphs(Recipe& recipe, const Given& given) {
   recipe.plan.graphs.reset();
   if (given.text != "auto") recipe.plan.graphs = given.text == "on";
@@ -93,6 +98,19 @@ bool has_chunks(const Facts& f) {
   return !f.searches() || (f.mesh[Axis::pp] > 1 && f.recipe.plan.pipeline.value_or(kInterleaved) == kInterleaved);
 }
 
+bool in_eight_bits(const Facts& f) { return f.recipe.plan.fp8; }
+bool shards_weights(const Facts& f) {
+  return !f.searches() || (f.mesh.shard_size() > 1 && f.recipe.plan.strategy != plan::Strategy::no_shard);
+}
+
+const Needs kInEightBits = {in_eight_bits, "plan.compute_dtype is not fp8"};
+const Needs kShardsWeights = {
+    shards_weights, "no rank gathers weights of another: dp_shard, cp and sp are 1, or plan.strategy = \"no_shard\""};
+const Needs kBaseInHalf = {[](const Facts& f) {
+                             return !f.recipe.lora.on ||
+                                    (f.recipe.lora.base != DType::i8 && f.recipe.lora.base != DType::f8_e4m3);
+                           },
+                           "lora.base_dtype stores these weights in 8 bits already"};
 const Needs kSeveralNetworks = {[](const Facts& f) { return f.recipe.distill.on() || kSeveral.met(f); },
                                 kSeveral.otherwise};
 
@@ -237,6 +255,12 @@ std::vector<Setting> plan_settings() {
        "dtype that parameters are gathered in; auto: plan.compute_dtype, or bf16 where plan.masters is not fp32",
        nullptr,
        {.choices = "auto|fp32|bf16|fp16"}},
+      {"plan.gather",
+       Kind::choice,
+       "auto",
+       "what sharded blocks gather of the weights that multiply in 8 bits: bf16, or their codes with the scales of their lines (fp8), the same numbers; auto: what the plan finds faster",
+       read_gather,
+       {.choices = "auto|bf16|fp8", .needs = {kInEightBits, kSearched, kShardsWeights, kBaseInHalf}}},
       {"plan.attention",
        Kind::choice,
        "auto",

@@ -11,6 +11,7 @@
 #include "tessera/device/staging.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/fused.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/plan.h"
 
@@ -122,7 +123,7 @@ void Store::borrow(const Store& lender, int expert) {
     const Unit::Inactive& from = lender.units_[u].inactive[index];
     units_[u].param = from.param, units_[u].buffer = from.buffer;
     units_[u].states = lender.units_[u].states;
-    units_[u].views.erase(-1);  // of the shard of another expert
+    units_[u].views.erase({-1, plan::Codes::none});  // of the shard of another expert
   }
 }
 
@@ -211,19 +212,20 @@ Tensor Store::arena(int64_t offset, int64_t elements) const {
   return arena_.narrow(0, offset / static_cast<int64_t>(sizeof(float)), elements);
 }
 
-std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool gradients) const {
+std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool gradients, plan::Codes codes) const {
   std::vector<Tensor> views(unit.spec.params.size());
   for (size_t p = 0; p < views.size(); ++p) {
     if (gradients && !unit.spec.params[p].trainable) continue;
     const plan::UnitLayout::Place& place = unit.layout.params[p];
     const plan::Buffer& buffer = unit.layout.buffers[place.buffer];
+    if (buffer.in_codes && !gradients) continue;
     const DType stored = buffer.stored;
     const auto param = static_cast<int>(p);
     const at::ScalarType type = stored != DType::f32 ? scalar_type(stored)
                                 : gradients          ? at::kFloat
                                                      : scalar_type(slots_);
     const Tensor view = flat.view(at::kByte)
-                            .narrow(0, gradients ? unit.layout.in_gradient(param) : unit.layout.in_slot(param),
+                            .narrow(0, gradients ? unit.layout.in_gradient(param) : unit.layout.in_slot(param, codes),
                                     gradients ? place.numel * 4 : unit.layout.slot_bytes(buffer, place.numel))
                             .view(type);
     if (stored == DType::i8 || stored == DType::f8_e4m3) {
@@ -236,11 +238,11 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
   return views;
 }
 
-int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from, plan::Codes codes) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  const int64_t at = slot + units_[u].layout.slot_at(static_cast<size_t>(b), codes);
   const Tensor own = shard(u, b, from),
-               place =
-                   arena(slot + buffer.slot_at, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
+               place = arena(at, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
   if (group)
     group->all_gather(place, own);
   else if (place.const_data_ptr() != own.const_data_ptr())
@@ -248,12 +250,12 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
   return group ? static_cast<int64_t>(own.nbytes()) * (group->size() - 1) : 0;
 }
 
-int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from, plan::Codes codes) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
-  if (buffer.stored != DType::f32) return gather_stored(u, b, slot, group, from);
+  if (buffer.stored != DType::f32) return gather_stored(u, b, slot, group, from, codes);
   const bool widened = gathered_ != slots_;
-  const Tensor param = shard(u, b, from),
-               place = arena(slot + buffer.slot_at, units_[u].layout.slot_bytes(buffer, buffer.total) / 4);
+  const Tensor param = shard(u, b, from), place = arena(slot + units_[u].layout.slot_at(static_cast<size_t>(b), codes),
+                                                        units_[u].layout.slot_bytes(buffer, buffer.total) / 4);
   Tensor landing = place, own = param;
   if (gathered_ != DType::f32) {
     const at::ScalarType type = scalar_type(gathered_);
@@ -278,30 +280,103 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
   return sent;
 }
 
-void Store::bind(int u, int64_t slot) {
+std::array<int64_t, 2> Store::gather_codes(int u, int b, int64_t slot, comm::Group* group, int64_t from,
+                                           plan::Codes codes, bool columns) {
+  const plan::UnitLayout& layout = units_[u].layout;
+  const plan::Buffer& buffer = layout.buffers[b];
+  const Tensor param = shard(u, b, from), place = arena(slot + layout.codes_at(static_cast<size_t>(b), codes, columns),
+                                                        buffer.code_bytes(columns) / 4);
+  const int own = units_[u].held[b].shard;
+  const int64_t all = buffer.lines[columns].all, most = buffer.lines[columns].most;
+  const Tensor scales = place.narrow(0, buffer.scales_at() / 4, all),
+               sent = place.narrow(0, buffer.sent_scales_at(columns) / 4, most * buffer.shards),
+               made = place.view(at::kByte).narrow(0, own * buffer.shard, buffer.shard);
+  const auto* values = static_cast<const char*>(ops::read_address(param));
+  const bool wide = buffer.stored == DType::f32 && param.scalar_type() == at::kFloat;
+  const std::vector<plan::CodePiece> pieces = plan::code_pieces(layout, buffer, own, columns);
+  const auto each = [&](float* by, uint8_t* to, void (*here)(const ops::FlatLines&),
+                        void (*device::Backend::*there)(const ops::FlatLines&)) {
+    for (const plan::CodePiece& piece : pieces)
+      ops::run_at(place, here, there,
+                  ops::FlatLines{piece.begin,
+                                 piece.end - piece.begin,
+                                 piece.width,
+                                 {values + piece.offset * (wide ? 4 : 2), wide ? ops::Form::fp32 : ops::Form::bf16},
+                                 columns,
+                                 by + (to ? piece.first : piece.at),
+                                 to ? to + piece.offset : nullptr});
+  };
+  auto *whole = static_cast<float*>(ops::address(scales)), *of_shards = static_cast<float*>(ops::address(sent));
+  each(of_shards + own * most, nullptr, ops::flat_scales, &device::Backend::flat_scales);
+  if (group) group->all_gather(sent, sent.narrow(0, own * most, most));
+  ops::MergedScales merged;
+  merged.at[merged.count++] = {nullptr, whole, all};
+  const auto merge = [&] {
+    if (merged.count > 0) ops::run_at(place, ops::merge_scales, &device::Backend::merge_scales, merged);
+    merged.count = 0;
+  };
+  merge();
+  for (int s = 0; s < buffer.shards; ++s)
+    for (const plan::CodePiece& piece : plan::code_pieces(layout, buffer, s, columns)) {
+      merged.at[merged.count++] = {of_shards + s * most + piece.at, whole + piece.first, piece.count};
+      if (merged.count == ops::MergedScales::kMost) merge();
+    }
+  merge();
+  each(whole, static_cast<uint8_t*>(ops::address(made)), ops::flat_codes, &device::Backend::flat_codes);
+  if (!group) return {};
+  group->all_gather(place.view(at::kByte).narrow(0, 0, buffer.total), made);
+  const int64_t others = group->size() - 1;
+  return {most * 4 * others, buffer.shard * others};
+}
+
+void Store::find_codes(const Unit& unit, const Tensor& flat, plan::Codes codes,
+                       std::vector<ops::WeightSite>& sites) const {
+  for (size_t b = 0; b < unit.layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = unit.layout.buffers[b];
+    if (!buffer.in_codes) continue;
+    for (const bool columns : {false, true}) {
+      if (columns ? codes == plan::Codes::rows : codes == plan::Codes::columns) continue;
+      const Tensor place = flat.narrow(0, unit.layout.codes_at(b, codes, columns) / 4, buffer.code_bytes(columns) / 4);
+      int64_t line = buffer.scales_at() / 4;
+      for (const int p : buffer.params) {
+        const plan::UnitLayout::Place& at = unit.layout.params[static_cast<size_t>(p)];
+        const int64_t height = at.shape[0], width = at.numel / height, lines = columns ? width : height;
+        ops::WeightSite& site = sites[static_cast<size_t>(p)];
+        site.value = place.view(at::kByte).narrow(0, at.start, at.numel).view({height, width});
+        site.codes[columns] = {site.value.view(at::kFloat8_e4m3fn), place.narrow(0, line, lines)};
+        line += lines;
+      }
+    }
+  }
+}
+
+void Store::bind(int u, int64_t slot, plan::Codes codes) {
   Unit& unit = units_[u];
   const bool shapes_only = device_.is_meta();
   check_internal(slot >= 0 || gathered_ == DType::f32 || shapes_only, "engine.store",
                  unit.spec.name + ": parameters that are gathered in 16 bits need a slot");
   if (slot < 0) await_param(u);
-  auto& views = unit.views[slot];
+  auto& views = unit.views[{slot, codes}];
   if (views.empty()) {
-    const Tensor flat = slot >= 0     ? arena(slot, unit.layout.total)
+    const Tensor flat = slot >= 0     ? arena(slot, unit.layout.slot_size(codes) / 4)
                         : shapes_only ? at::empty({unit.layout.total}, unit.anchor.options().requires_grad(false))
                                       : unit.param.view(at::kFloat);
-    views = views_of(unit, flat, false);
+    const std::vector<Tensor> values = views_of(unit, flat, false, codes);
+    views.resize(values.size());
+    for (size_t p = 0; p < values.size(); ++p) views[p].value = values[p];
+    find_codes(unit, flat, codes, views);
   }
-  for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
+  for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p].value, unit.sites[p].codes = views[p].codes;
 }
 
 void Store::unbind(int u) {
-  for (auto& site : units_[u].sites) site.value = Tensor();
+  for (auto& site : units_[u].sites) site.value = Tensor(), site.codes = {};
 }
 
 void Store::bind_grad(int u, int64_t slot, bool fresh) {
   Unit& unit = units_[u];
   auto& views = unit.grad_views[slot];
-  if (views.empty()) views = views_of(unit, slot < 0 ? unit.grad : arena(slot, unit.layout.grad_total), true);
+  if (views.empty()) views = views_of(unit, slot < 0 ? unit.grad : arena(slot, unit.layout.grad_total), true, {});
   for (size_t p = 0; p < views.size(); ++p) {
     if (!views[p].defined()) continue;
     unit.sites[p].grad = views[p];

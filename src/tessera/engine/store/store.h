@@ -121,10 +121,16 @@ class Store {
   /// the whole buffer). `from`: arena offset of this rank's shards, -1 if they are kept on the device. Returns the
   /// bytes sent. A buffer that is sent in 16 bits and used in fp32 arrives in the upper half of its range and is
   /// widened there.
-  int64_t gather(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from = -1);
+  int64_t gather(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from = -1,
+                 plan::Codes codes = plan::Codes::none);
 
-  /// Points the unit's sites at a slot (offset into the arena), or at the shard if that is the whole buffer (-1).
-  void bind(int unit, int64_t slot);
+  /// The same of a buffer that is gathered as codes, into a slot with these: of rows, or of columns. Returns the bytes sent of
+  /// scales and of codes.
+  std::array<int64_t, 2> gather_codes(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from,
+                                      plan::Codes codes, bool columns);
+
+  /// Points the unit's sites at a slot (offset into the arena) with these codes, or at the shard if that is the whole buffer (-1).
+  void bind(int unit, int64_t slot, plan::Codes codes = plan::Codes::none);
   void unbind(int unit);
   /// Points the sites' gradients at a gradient slot (-1: the persistent gradient). `fresh`: the first write overwrites,
   /// else it adds.
@@ -270,14 +276,16 @@ class Store {
       Tensor param, buffer;
       int64_t param_extent = -1, states_extent = -1;
     };
-    std::vector<Inactive> inactive;                // in the order of inactive_
-    std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
+    std::vector<Inactive> inactive;  // in the order of inactive_
+    std::map<std::pair<int64_t, plan::Codes>, std::vector<ops::WeightSite>>
+        views;  // values and codes by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
     net::Totals totals = {};  // of updates since take_totals()
   };
   Tensor device_totals_;  // pairs by unit; beside what the engine plans
-  std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
-  int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
+  std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients, plan::Codes codes) const;
+  void find_codes(const Unit& unit, const Tensor& flat, plan::Codes codes, std::vector<ops::WeightSite>& sites) const;
+  int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from, plan::Codes codes);
   void open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable);
   /// The parameters of an expert, zeros, shared where they may be; sets `extent` on disk.
   Tensor make_parameters(int unit, int expert, plan::Tier tier, int64_t& extent);

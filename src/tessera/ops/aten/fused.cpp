@@ -46,13 +46,6 @@ TableRuns runs_of(const RowIndex* rows, int64_t tokens) {
   return runs;
 }
 
-/// On the CPU, or by the device's function.
-template <class Rows>
-void run(const Tensor& x, void (*here)(const Rows&), void (*device::Backend::*there)(const Rows&), const Rows& rows) {
-  if (x.is_meta()) return;
-  x.is_cpu() ? here(rows) : (device::used()->*there)(rows);
-}
-
 /// Room for the sums of groups, which lives as long as the call: what a stream is given next may have its memory.
 Tensor partials(const Tensor& like, int64_t groups, int64_t width) {
   return at::empty({groups, width}, like.options().dtype(at::kFloat));
@@ -88,9 +81,9 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   const Tensor y = at::empty(x.sizes(), x.options().dtype(type));
   const bool known = stats.defined();
   if (!known) stats = at::empty({tokens, 2}, x.options().dtype(at::kFloat));
-  run(x, ops::layer_norm, &device::Backend::layer_norm,
-      LayerNormRows{tokens, width, in(x), out(y), floats_of(stats), known, table_of(tables.scale),
-                    table_of(tables.shift), runs_of(tables.rows, tokens), tables.one, static_cast<float>(eps)});
+  run_at(x, ops::layer_norm, &device::Backend::layer_norm,
+         LayerNormRows{tokens, width, in(x), out(y), floats_of(stats), known, table_of(tables.scale),
+                       table_of(tables.shift), runs_of(tables.rows, tokens), tables.one, static_cast<float>(eps)});
   return y;
 }
 
@@ -119,7 +112,7 @@ Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& 
     rows.scale_sums = sums_of(scale, of_scale, sums.add_scale);
     rows.shift_sums = sums_of(shift, of_shift, sums.add_shift);
   }
-  run(x, ops::layer_norm_gradients, &device::Backend::layer_norm_gradients, rows);
+  run_at(x, ops::layer_norm_gradients, &device::Backend::layer_norm_gradients, rows);
   if (of_weights) leave(sums.scale, of_scale, sums.add_scale), leave(sums.shift, of_shift, sums.add_shift);
   return dx;
 }
@@ -130,10 +123,10 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   const Tensor y = at::empty_like(x);
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
-  run(x, ops::rms_norm, &device::Backend::rms_norm,
-      RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, in(w),
-                  angles_of(rotary.cos, rotary.sin), floats_of(squares), static_cast<float>(width),
-                  static_cast<float>(eps)});
+  run_at(x, ops::rms_norm, &device::Backend::rms_norm,
+         RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, in(w),
+                     angles_of(rotary.cos, rotary.sin), floats_of(squares), static_cast<float>(width),
+                     static_cast<float>(eps)});
   return y;
 }
 
@@ -160,15 +153,15 @@ void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const
     rows.sums = sums_of_weight(dw, groups, add);
   }
   if (dx.defined()) rows.columns = columns_of(columns, x, of_rows, x.size(1));
-  run(x, ops::rms_norm_gradients, &device::Backend::rms_norm_gradients, rows);
+  run_at(x, ops::rms_norm_gradients, &device::Backend::rms_norm_gradients, rows);
   if (dw.defined()) leave(dw, groups, add);
 }
 
 Tensor sum(const Tensor& x, const Tensor& y) {
   if (!has_form(x) || !has_form(y)) return aten::sum(x, y);
   const Tensor total = at::empty_like(x);
-  run(x, ops::gated_sum, &device::Backend::gated_sum,
-      GatedRows{x.size(0), x.size(1), in(x), in(y), {}, {}, out(total)});
+  run_at(x, ops::gated_sum, &device::Backend::gated_sum,
+         GatedRows{x.size(0), x.size(1), in(x), in(y), {}, {}, out(total)});
   return total;
 }
 
@@ -176,9 +169,9 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   if (!fits(&rows, x.size(0)) || !has_form(y)) return aten::gated_residual(x, y, gate, rows, nullptr);
   const Tensor total = at::empty_like(x);
   if (rounded) *rounded = at::empty(x.sizes(), x.options().dtype(at::kBFloat16));
-  run(x, ops::gated_sum, &device::Backend::gated_sum,
-      GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total),
-                rounded ? out(*rounded) : RowsOut{}});
+  run_at(x, ops::gated_sum, &device::Backend::gated_sum,
+         GatedRows{x.size(0), x.size(1), in(x), in(y), table_of(gate), runs_of(&rows, x.size(0)), out(total),
+                   rounded ? out(*rounded) : RowsOut{}});
   return total;
 }
 
@@ -194,14 +187,15 @@ void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& ga
     n.sums = sums_of(dgate, groups, add);
   }
   if (dy.defined()) n.columns = columns_of(columns, up, runs.groups, up.size(1));
-  run(up, ops::gated_gradients, &device::Backend::gated_gradients, n);
+  run_at(up, ops::gated_gradients, &device::Backend::gated_gradients, n);
 }
 
 Tensor sum_backward(const Tensor& up, at::ScalarType type, Tensor* columns) {
   if (!has_form(up) || !fits(nullptr, up.size(0))) return aten::sum_backward(up, type, nullptr);
   const Tensor dy = at::empty(up.sizes(), up.options().dtype(type));
   const TableRuns runs = runs_of(nullptr, up.size(0));
-  run(up, ops::gated_gradients, &device::Backend::gated_gradients,
+  run_at(
+      up, ops::gated_gradients, &device::Backend::gated_gradients,
       GatedGradients{
           up.size(0), up.size(1), in(up), {}, {}, runs, out(dy), {}, columns_of(columns, up, runs.groups, up.size(1))});
   return dy;
@@ -210,7 +204,7 @@ Tensor sum_backward(const Tensor& up, at::ScalarType type, Tensor* columns) {
 Tensor gelu_tanh(const Tensor& x) {
   if (!has_form(x) || !x.is_contiguous()) return aten::gelu_tanh(x);
   const Tensor y = at::empty_like(x);
-  run(x, ops::gelu, &device::Backend::gelu, GeluRows{x.numel(), in(x), out(y)});
+  run_at(x, ops::gelu, &device::Backend::gelu, GeluRows{x.numel(), in(x), out(y)});
   return y;
 }
 
@@ -220,23 +214,23 @@ bool fits_glu(const Tensor& x, const Tensor& gate) {
 Tensor silu_glu(const Tensor& x, const Tensor& gate) {
   if (!fits_glu(x, gate)) return aten::silu_glu(x, gate);
   const Tensor y = at::empty_like(x);
-  run(x, ops::silu_glu, &device::Backend::silu_glu, GluRows{x.numel(), in(x), in(gate), out(y)});
+  run_at(x, ops::silu_glu, &device::Backend::silu_glu, GluRows{x.numel(), in(x), in(gate), out(y)});
   return y;
 }
 std::pair<Tensor, Tensor> silu_glu_gradients(const Tensor& dy, const Tensor& x, const Tensor& gate) {
   if (!fits_glu(x, gate)) return aten::silu_glu_gradients(dy, x, gate);
   const Tensor dx = at::empty_like(x), dgate = at::empty_like(gate);
-  run(x, ops::silu_glu_gradients, &device::Backend::silu_glu_gradients,
-      GluGradients{x.numel(), in(dy), in(x), in(gate), out(dx), out(dgate)});
+  run_at(x, ops::silu_glu_gradients, &device::Backend::silu_glu_gradients,
+         GluGradients{x.numel(), in(dy), in(x), in(gate), out(dx), out(dgate)});
   return {dx, dgate};
 }
 
 /// The gradient of x in `dx`, and gelu(x) in `y`, if it is defined.
 void gelu_into(const Tensor& dx, const Tensor& y, const Tensor& dy, const Tensor& x, Tensor* columns) {
   const int64_t tokens = x.size(0), width = x.size(1);
-  run(x, ops::gelu_gradients, &device::Backend::gelu_gradients,
-      GeluGradients{tokens, width, in(dy), in(x), out(dx), out(y),
-                    columns_of(columns, x, runs_of(nullptr, tokens).groups, width)});
+  run_at(x, ops::gelu_gradients, &device::Backend::gelu_gradients,
+         GeluGradients{tokens, width, in(dy), in(x), out(dx), out(y),
+                       columns_of(columns, x, runs_of(nullptr, tokens).groups, width)});
 }
 bool fits_gelu(const Tensor& x) { return x.dim() == 2 && has_form(x) && x.is_contiguous() && fits(nullptr, x.size(0)); }
 
@@ -287,7 +281,8 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
   const int64_t lines = x.size(turned ? 1 : 0), stride = round_up(x.size(turned ? 0 : 1), kFp8Pad);
   const Fp8Lines made = {at::empty({lines, stride}, x.options().dtype(format)),
                          at::empty({lines}, x.options().dtype(at::kFloat))};
-  run(x, ops::quantise_lines, &device::Backend::quantise_lines,
+  run_at(
+      x, ops::quantise_lines, &device::Backend::quantise_lines,
       QuantisedLines{x.size(0), x.size(1), in(z), turned, format == at::kFloat8_e5m2,
                      static_cast<uint8_t*>(data_of(made.codes)), floats_of(made.scales), stride, fp8_counts(format)});
   return made;
@@ -296,8 +291,8 @@ Fp8Lines fp8_lines(const Tensor& x, at::ScalarType format, bool turned, bool gel
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
   if (!has_form(x) || !x.is_contiguous()) return aten::rope(x, cos, sin, heads, half_split, sign);
   const Tensor y = at::empty_like(x);
-  run(x, ops::rotate_rows, &device::Backend::rotate_rows,
-      RotatedRows{x.size(0), x.size(1), in(x), out(y), angles_of(cos, sin), half_split, sign});
+  run_at(x, ops::rotate_rows, &device::Backend::rotate_rows,
+         RotatedRows{x.size(0), x.size(1), in(x), out(y), angles_of(cos, sin), half_split, sign});
   return y;
 }
 
@@ -314,8 +309,8 @@ Tensor convolved(const Tensor& x, const Tensor& table, const Tensor& w, const Te
                  bool silu, const Tensor& through, Tensor* columns) {
   const Tensor y = at::empty({table.size(1), x.size(1)}, x.options().dtype(type));
   float* sums = columns_of(columns, y, runs_of(nullptr, y.size(0)).groups, y.size(1));
-  run(x, ops::depthwise, &device::Backend::depthwise,
-      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through), sums});
+  run_at(x, ops::depthwise, &device::Backend::depthwise,
+         DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y), silu, in(through), sums});
   return y;
 }
 
@@ -330,8 +325,8 @@ Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Ten
   if (!fits(dy, table) || !has_form(w))
     return aten::depthwise_input_gradient(dy, table, w, source_rows, type, through, nullptr);
   const Tensor inverse = at::empty({table.size(0), source_rows}, table.options());
-  run(dy, ops::invert_taps, &device::Backend::invert_taps,
-      InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
+  run_at(dy, ops::invert_taps, &device::Backend::invert_taps,
+         InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
   return convolved(dy, inverse, w, {}, type, /*silu=*/false, through, columns);
 }
 
@@ -355,7 +350,7 @@ Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table
                        bool silu) {
   if (!fits(value, x, table, w)) return aten::gated_depthwise(value, x, table, w, bias, silu);
   const Tensor y = at::empty_like(value);
-  run(x, ops::depthwise, &device::Backend::depthwise, gating(value, x, table, w, bias, silu, y));
+  run_at(x, ops::depthwise, &device::Backend::depthwise, gating(value, x, table, w, bias, silu, y));
   return y;
 }
 
@@ -367,7 +362,7 @@ std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tens
   const Tensor d_value = at::empty_like(value), d_gate = at::empty_like(value);
   DepthwiseRows rows = gating(value, x, table, w, bias, silu, d_gate);
   rows.up = in(dy), rows.d_value = out(d_value);
-  run(x, ops::depthwise, &device::Backend::depthwise, rows);
+  run_at(x, ops::depthwise, &device::Backend::depthwise, rows);
   return {d_value, d_gate};
 }
 
@@ -378,7 +373,7 @@ void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& 
                        silu};
   const Tensor groups = partials(x, n.groups(), (table.size(0) + 1) * x.size(1));
   n.partials = floats_of(groups);
-  run(x, ops::depthwise_gradients, &device::Backend::depthwise_gradients, n);
+  run_at(x, ops::depthwise_gradients, &device::Backend::depthwise_gradients, n);
 }
 
 constexpr int64_t kStateRows = kStateHead + 1;
@@ -401,7 +396,7 @@ RowTable states_at(const Tensor& states) { return {floats_of(states), states.str
 void add_to_states(const Tensor& states, StateSums rows, const Tensor& like) {
   const Tensor groups = partials(like, rows.runs.groups, states.stride(0));
   rows.sums = {floats_of(states), states.stride(0), floats_of(groups)};
-  run(like, ops::add_states, &device::Backend::add_states, rows);
+  run_at(like, ops::add_states, &device::Backend::add_states, rows);
 }
 
 Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
@@ -421,9 +416,9 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
     return aten::linear_attention_states_backward(up, rotated, k, v, same, heads, at);
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
-  run(v, ops::state_gradients, &device::Backend::state_gradients,
-      StateGradients{v.size(0), heads, in(rotated), in(v), in(same ? Tensor() : k), states_at(up), runs_of(at),
-                     out(d_rotated), out(d_v), out(same ? Tensor() : d_k)});
+  run_at(v, ops::state_gradients, &device::Backend::state_gradients,
+         StateGradients{v.size(0), heads, in(rotated), in(v), in(same ? Tensor() : k), states_at(up), runs_of(at),
+                        out(d_rotated), out(d_v), out(same ? Tensor() : d_k)});
   return {d_rotated, d_k, d_v};
 }
 
@@ -432,9 +427,9 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   if (!fits({&rotated, &q}, heads, at)) return aten::linear_attention_result(rotated, q, states, heads, at, eps, down);
   const Tensor y = at::empty_like(q);
   down = at::empty({q.size(0), heads}, states.options());
-  run(q, ops::state_results, &device::Backend::state_results,
-      StateResults{q.size(0), heads, in(rotated.is_same(q) ? Tensor() : rotated), in(q), states_at(states), runs_of(at),
-                   static_cast<float>(eps), out(y), floats_of(down)});
+  run_at(q, ops::state_results, &device::Backend::state_results,
+         StateResults{q.size(0), heads, in(rotated.is_same(q) ? Tensor() : rotated), in(q), states_at(states),
+                      runs_of(at), static_cast<float>(eps), out(y), floats_of(down)});
   return y;
 }
 
@@ -444,10 +439,10 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
     return aten::linear_attention_result_backward(dy, saved, same, heads, at);
   const Tensor &q = saved.q, d_q = at::empty_like(q), d_rotated = same ? d_q : at::empty_like(q),
                slope = at::empty_like(saved.down), d_states = at::zeros(saved.states.sizes(), saved.states.options());
-  run(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
-      StateResultGradients{q.size(0), heads, in(dy), in(saved.out), in(q), floats_of(saved.down),
-                           states_at(saved.states), runs_of(at), out(same ? Tensor() : d_rotated), out(d_q),
-                           floats_of(slope)});
+  run_at(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
+         StateResultGradients{q.size(0), heads, in(dy), in(saved.out), in(q), floats_of(saved.down),
+                              states_at(saved.states), runs_of(at), out(same ? Tensor() : d_rotated), out(d_q),
+                              floats_of(slope)});
   add_to_states(d_states,
                 {q.size(0),
                  heads,
@@ -473,7 +468,7 @@ void add_left_sums(std::vector<LeftSums>& sums) {
     for (size_t i = first; i < std::min(all.size(), first + kMostGroupSums); ++i)
       many.at[many.count++] = {fused::in(all[i].groups), all[i].groups.size(0), all[i].groups.size(1),
                                fused::floats_of(all[i].to), !all[i].add};
-    fused::run(all[first].to, ops::add_sums, &device::Backend::add_sums, many);
+    run_at(all[first].to, ops::add_sums, &device::Backend::add_sums, many);
   }
 }
 

@@ -37,6 +37,13 @@ bool Compiler::stays_gathered(const UnitVisit& visit, int v, int next) const {
   return plan_.units[visit.unit].stays_gathered() || next - v <= plan_.prefetch + 1;
 }
 
+/// What a visit multiplies of weights that are gathered as codes.
+Codes Compiler::codes_of(const UnitVisit& visit) const {
+  if (!sizes_.layout(visit.unit).in_codes()) return Codes::none;
+  if (visit.forward) return Codes::rows;
+  return plan_.units[visit.unit].recomputes() ? Codes::both : Codes::columns;
+}
+
 void Compiler::walk(const std::vector<UnitVisit>& visits) {
   const int count = static_cast<int>(visits.size());
   const std::vector<int> next = next_uses(visits);
@@ -47,13 +54,16 @@ void Compiler::walk(const std::vector<UnitVisit>& visits) {
     else if ((stays[v] = stays_gathered(visits[v], v, next[v])))
       needs_gather[next[v]] = false;
   }
+  std::vector<Codes> codes(visits.size(), Codes::none);  // until the slot is released
+  for (int v = count; v-- > 0;)
+    if (!visits[v].weights) codes[v] = together(codes_of(visits[v]), stays[v] ? codes[next[v]] : Codes::none);
   int issued = 0, read = 0;
   for (int v = 0; v < count; ++v) {
     gradients_.apply_pending(visits, v);
     for (; read < count && read <= v + plan_.prefetch + 1; ++read)  // the disk read before the copy to the device
       if (!visits[read].forward) activations_.read_back(visits[read]);
     for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
-      if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
+      if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro, codes[issued]);
       if (!visits[issued].forward) activations_.fetch(visits[issued]);
     }
     if (!visits[v].forward) activations_.fetch(visits[v]);  // if its forward was too late to fetch ahead
@@ -72,12 +82,13 @@ void Compiler::walk(const std::vector<UnitVisit>& visits) {
                  "a slot is still taken at the end of the schedule");
 }
 
-void Compiler::gather(int unit, int micro) {
+void Compiler::gather(int unit, int micro, Codes codes) {
   Instruction in = draft_.make(Op::gather, Lane::gather, unit, micro);
   if (const int updated = gradients_.updated(unit); updated >= 0) in.wait = {updated};
   const UnitLayout& layout = sizes_.layout(unit);
-  in.bytes = layout.total * kElement;
-  in.frozen = in.bytes - layout.trained_bytes;
+  in.codes = codes;
+  in.bytes = layout.slot_size(codes);
+  in.frozen = in.bytes - layout.trained_size(codes);
   const bool narrow = plan_.gathered() != DType::f32;
   const bool offloaded = tiers_.tier(unit, Part::parameters) != Tier::device;
   // else the shard is read in place
@@ -99,12 +110,12 @@ void Compiler::gather(int unit, int micro) {
   const int64_t slot = in.slot, scratch = in.scratch;
   const int at = draft_.add(std::move(in));
   if (offloaded && !direct) draft_.arena.give(scratch, at);
-  resident_[unit] = {at, slot};
+  resident_[unit] = {at, slot, codes};
 }
 
 void Compiler::release(int unit, int micro) {
   Instruction in = draft_.make(Op::release, Lane::compute, unit, micro);
-  in.slot = resident_[unit].slot;
+  in.slot = resident_[unit].slot, in.codes = resident_[unit].codes;
   in.wait = {resident_[unit].gather};
   const int64_t slot = in.slot;
   const int at = draft_.add(std::move(in));
@@ -113,7 +124,7 @@ void Compiler::release(int unit, int micro) {
 
 Instruction Compiler::use(Op op, const UnitVisit& visit) const {
   Instruction in = draft_.make(op, Lane::compute, visit.unit, visit.micro);
-  in.slot = resident_[visit.unit].slot;
+  in.slot = resident_[visit.unit].slot, in.codes = resident_[visit.unit].codes;
   in.wait = {resident_[visit.unit].gather};
   draft_.declare(in, traffic_of(model_.units[visit.unit], plan_.units[visit.unit], op));
   return in;

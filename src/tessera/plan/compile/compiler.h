@@ -321,11 +321,13 @@ class Compiler {
   struct Resident {
     int gather = -1;
     int64_t slot = -1;
+    Codes codes = Codes::none;
   };
   void walk(const std::vector<UnitVisit>& visits);
   std::vector<int> next_uses(const std::vector<UnitVisit>& visits) const;
   bool stays_gathered(const UnitVisit& visit, int v, int next) const;
-  void gather(int unit, int micro);
+  Codes codes_of(const UnitVisit& visit) const;
+  void gather(int unit, int micro, Codes codes);
   void release(int unit, int micro);
   Instruction use(Op op, const UnitVisit& visit) const;
   Instruction output(int micro) const;

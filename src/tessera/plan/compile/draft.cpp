@@ -81,6 +81,14 @@ void Draft::collect(Instruction& in, const char* purpose, Symbol kind, Gathered 
   for (const Buffer& buffer : sizes.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
     const GroupName& group = buffer_group(purpose, buffer);
+    if (buffer.in_codes && in.codes != Codes::none) {  // of rows, then of columns: scales, then codes
+      for (const int columns : {0, 1}) {
+        if (!(columns ? has_columns(in.codes) : has_rows(in.codes))) continue;
+        for (const int64_t share : {buffer.lines[static_cast<size_t>(columns)].most * 4, buffer.shard})
+          in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
+      }
+      continue;
+    }
     const int64_t share =
         buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
     in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});

@@ -2,6 +2,7 @@
 // in an order that waits hold, follows from the effects of instructions alone; the functions of StepRules add what these
 // do not know: sizes, the order of a backward, and what the norm asks of updates.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -226,8 +227,9 @@ class SizeRules {
     if (checker_.in(k).bytes == 0 && size.frozen) return;
     size.gradient.note(k, checker_.in(k).bytes);
     expect(k, size.gradient, "the size of the unit's gradient in @");
-    if (const int gather = size.parameters.line; gather >= 0) {
-      const int64_t trained = size.parameters.bytes - checker_.in(gather).frozen;
+    const Quantity& parameters = size.parameters[static_cast<size_t>(Codes::none)];
+    if (const int gather = parameters.line; gather >= 0) {
+      const int64_t trained = parameters.bytes - checker_.in(gather).frozen;
       const bool halved = trained * 2 == size.gradient.bytes;  // slots of 16 bits; gradients are fp32
       if (trained != size.gradient.bytes && !halved)
         checker_.report(k, "bytes",
@@ -246,7 +248,8 @@ class SizeRules {
     }
   };
   struct Size {
-    Quantity parameters, gradient, shard, partition;
+    std::array<Quantity, 4> parameters;  // by the codes that a gather brings
+    Quantity gradient, shard, partition;
     bool sharded = false;
     bool frozen = false;  // all of it, in this pass
   };
@@ -255,7 +258,7 @@ class SizeRules {
   void whole(int k) {
     Size& size = sizes_[checker_.unit(k)];
     const bool reduces = checker_.in(k).op == Op::reduce;
-    Quantity& quantity = reduces ? size.gradient : size.parameters;
+    Quantity& quantity = reduces ? size.gradient : size.parameters[static_cast<size_t>(checker_.in(k).codes)];
     quantity.note(k, checker_.in(k).bytes);
     if (!reduces) size.frozen = checker_.in(k).frozen == checker_.in(k).bytes;
     if (!reduces && !checker_.groups_of(k).empty()) size.sharded = true;
@@ -338,6 +341,7 @@ class SizeRules {
     if (shard) *shard = narrow ? parts * 2 : parts;
     // Buffers sharded by tensor parallelism are not gathered if no other axis shards them.
     const bool partial = over_tp && whole < checker_.in(k).bytes;
+    if (checker_.in(k).codes != Codes::none && whole <= checker_.in(k).bytes) return true;  // beside scales of lines
     if (whole == checker_.in(k).bytes || narrow || some_narrow || partial) return true;
     checker_.report(k, "bytes",
                     "sends " + std::to_string(comm.front().bytes) + " bytes, expected a share of " +

@@ -131,6 +131,9 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& ma
   };
   flash_ = attending(""), cudnn_ = attending(std::string(kByCudnn));
   usually_cudnn_ = cudnn_.forward.top > flash_.forward.top;
+  in_codes_ = plan.gather_fp8 && std::ranges::none_of(plan.units, [](const UnitPlan& unit) {
+                return unit.strategy == Strategy::no_shard;
+              });
   for (const UnitSpec& unit : model.units) attention_of_.emplace(unit.kind, &unit.cost.attention);
   if (machine_.profile.devices == 0) dispatch_ = device.dispatch;
   const auto grid = [&](const std::map<std::string, TimeGrid>& grids) {
@@ -187,13 +190,24 @@ double CostModel::fp8_seconds(double flops, const Product& sizes, std::string_vi
   const double x = sizes.again ? 0 : sizes.rows * sizes.in, y = sizes.rows * sizes.out, w = sizes.in * sizes.out;
   constexpr double kRow = 2 + 1,
                    kColumn = 2 * 2 + 1;  // bytes of a bf16 value that is read, once or twice, and of its code
-  double streamed = kRow * (x + w);
-  if (call == "input_gradient") streamed = kRow * y + kColumn * w;
+  double streamed = kRow * (x + (in_codes_ ? 0 : w));
+  if (call == "input_gradient") streamed = kRow * y + (in_codes_ ? 2 : kColumn) * w;  // codes are turned
   if (call == "weight_gradient") streamed = kColumn * (x + y) + 4.0 * (1 + 2 + 2) * w;
   double product = fp8_.seconds(flops);
   if (products_ && flops > 0)  // measured in 16 bits: what its size costs there, at the other rate
     product *= products_->at(std::string(call), {sizes.rows, sizes.in, sizes.out}) / product_.seconds(flops);
   return std::max(product, w / device.stream.top) + (streamed + 2 * device.stream.half) / device.stream.top;
+}
+
+double CostModel::code_seconds(const Instruction& in, int rank) const {
+  const double read = plan_.states.masters == Masters::fp32 ? 4 : 2;
+  double bytes = 0, kernels = 0;
+  for (const Comm& comm : in.comm) {  // of scales and of 16 bits too: both are little beside the codes
+    bytes += static_cast<double>(comm.bytes) / std::max(1, RankGrid(plan_.mesh, rank, axes_of(comm.axis)).size() - 1);
+    kernels += 2;
+  }
+  const Rate& stream = machine_.profile.device.stream;
+  return ((2 * read + 1) * bytes + kernels * stream.half) / stream.top;
 }
 
 double CostModel::products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes,
@@ -435,6 +449,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     if (seconds > 0) result.push_back({Resource::compute, share, seconds, false});
   };
   const bool optimises = in.op == Op::norm || in.op == Op::update;
+  if (in.op == Op::gather && in.codes != Codes::none) work(Share::compute, code_seconds(in, rank));
   if (in.lane == Lane::compute) work(optimises ? Share::optimizer : Share::compute, start_seconds(in.op));
   switch (in.op) {
     case Op::forward:

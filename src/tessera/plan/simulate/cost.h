@@ -125,6 +125,7 @@ class CostModel {
   double product_seconds(double flops, const Product* sizes, const char* call) const;
   /// Of one in 8 bits: at that rate, and what quantises its operands streams.
   double fp8_seconds(double flops, const Product& sizes, std::string_view call) const;
+  double code_seconds(const Instruction& in, int rank) const;  // to quantise the shard that a gather sends
   double products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes, const char* call) const;
   double site_seconds(const Priced& priced, const std::string& site, bool backward) const;
   /// Of operators that are neither product nor attention.
@@ -146,6 +147,7 @@ class CostModel {
   const Plan& plan_;
   const Machine& machine_;
   Rate product_, fp8_;
+  bool in_codes_ = false;  // weights of products in 8 bits come as codes
   struct Attending {
     Rate forward, backward;
     const TimeGrid* grid = nullptr;  ///< measured times of the kind; null: none
