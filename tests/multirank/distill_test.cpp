@@ -227,9 +227,8 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
-  for (const char* line :
-       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
-        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"})
+  for (const char* line : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
+                           "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"})
     expect_judged_like(one, flags, line, kSteps);
 }
 
@@ -258,10 +257,9 @@ TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
         "pp=2 --plan.pipeline interleaved --plan.chunks 2", "pp=2 --plan.pipeline zero_bubble"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
-    const Flags flags =
-        judged({"--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch", "2", "--run.out",
-                shared().out(std::string("judged-traced-") + line)}) +
-        layout.flags;
+    const Flags flags = judged({"--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch", "2", "--run.out",
+                                shared().out(std::string("judged-traced-") + line)}) +
+                        layout.flags;
     expect_planned_is_executed(shared(), layout.ranks, flags, {"discriminator"});
   }
 }
@@ -368,6 +366,30 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
     const Result r = shared().train(1, "refused", kPictures + flags);
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  }
+}
+
+/// With a config.json beside it, and without one, where its tensors tell.
+TEST(Distillation, ATeacherOfOtherSizesIsRefusedByName) {
+  constexpr const char* kFields =
+      "num_cross_attention_heads = 4, caption_channels = 64, caption_length = 5, in_channels = 12, ";
+  for (const auto& [name, sizes] : {std::pair("shallow", "num_layers = 2"),
+                                    {"deep", "num_layers = 4"},
+                                    {"wide", "num_layers = 3, num_attention_heads = 6"}}) {
+    SCOPED_TRACE(name);
+    const TinyRun other(std::string("distill-") + name, TESSERA_BINARY,
+                        std::string("preset = \"sana-tiny-norms\"\nconfig = { ") + kFields + sizes + " }");
+    ASSERT_EQ(
+        other.train(1, "teacher", kPictures + Flags{"--model.config.timestep_scale", "0.001", "--run.steps", "1"}).code,
+        0);
+    const fs::path folder = fs::path(other.out("teacher")) / "model";
+    for (const bool config : {true, false}) {
+      if (!config) fs::remove(folder / "config.json");
+      const Result r = shared().train(1, "refused", student({"--distill.teacher", folder.string()}));
+      EXPECT_TRUE(r.code == 2 || r.code == 3) << r.code << r.output;
+      EXPECT_NE(r.output.find("[distill.teacher]"), std::string::npos) << r.output;
+      EXPECT_NE(r.output.find("same sizes"), std::string::npos) << r.output;
+    }
   }
 }
 
