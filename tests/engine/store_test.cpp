@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "engine/toy_engine.h"
 #include "tessera/base/check.h"
+#include "tessera/engine/store/transfer.h"
 
 namespace tessera::engine {
 namespace {
@@ -61,26 +64,70 @@ TEST(Store, AGatheredSlotShowsEverySiteItsWeight) {
 }
 
 /// Biases are trained, weights are the base of both.
-TEST(Store, ExpertsOfOneBaseChangePlacesInWhatIsTrained) {
-  const Toy toy;
+plan::ModelSpec of_one_base(const Toy& toy) {
   plan::ModelSpec spec = toy.spec();
   for (plan::UnitSpec& unit : spec.units)
     for (plan::ParamSpec& param : unit.params) param.trainable = param.name.ends_with("bias");
-  const Fill other = [](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    toy::fill(param, first, count, out);
-    for (int64_t i = 0; i < count; ++i) out[i] += 1;
-  };
-  for (const auto& [parameters, idle] : {std::pair(plan::Tier::device, plan::Tier::device),
-                                         {plan::Tier::device, plan::Tier::host},
-                                         {plan::Tier::host, plan::Tier::device},
-                                         {plan::Tier::host, plan::Tier::host}}) {
+  return spec;
+}
+constexpr std::pair<plan::Tier, plan::Tier> kActiveAndIdle[] = {{plan::Tier::device, plan::Tier::device},
+                                                                {plan::Tier::device, plan::Tier::host},
+                                                                {plan::Tier::host, plan::Tier::device},
+                                                                {plan::Tier::host, plan::Tier::host}};
+void fill_plus_one(const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+  toy::fill(param, first, count, out);
+  for (int64_t i = 0; i < count; ++i) out[i] += 1;
+}
+
+/// No plan has room for a second copy of what an inactive one trains.
+TEST(Store, ExpertsOfOneBaseAreSavedFromWhereTheyRest) {
+  const Toy toy;
+  const plan::ModelSpec spec = of_one_base(toy);
+  for (const auto& [parameters, idle] : kActiveAndIdle) {
+    plan::Plan plan = toy.plan({.parameters = parameters});
+    plan.experts = 3, plan.idle = idle, plan.shared_base = true;
+    Store store(spec, toy.prefixes(), plan, 0, at::kCPU);
+    fill_shards(store, toy::fill);
+    {
+      const Store::ExpertScope third(store, 2);
+      fill_shards(store, fill_plus_one, nullptr, /*trained_alone=*/true);
+    }
+    for (const int active : {0, 2, 1}) {
+      store.switch_to(active);
+      std::vector<checkpoint::Piece> pieces;
+      {
+        const Store::ExpertScope third(store, 2);
+        pieces = checkpoint_pieces(store, "", active);
+      }
+      size_t biases = 0;
+      for (const checkpoint::Piece& piece : pieces) {
+        EXPECT_FALSE(piece.fetch) << "bytes beside the store";
+        plan::ParamSpec param;
+        param.name = piece.range.name, param.shape = piece.range.shape;
+        std::vector<float> wanted(static_cast<size_t>(piece.range.end - piece.range.begin));
+        const bool bias = param.name.ends_with("bias");
+        biases += bias;
+        (bias ? fill_plus_one : toy::fill)(param, piece.range.begin, static_cast<int64_t>(wanted.size()),
+                                           wanted.data());
+        EXPECT_EQ(std::memcmp(piece.data, wanted.data(), wanted.size() * sizeof(float)), 0)
+            << param.name << " while " << active << " is active";
+      }
+      EXPECT_GT(biases, 0u);
+    }
+  }
+}
+
+TEST(Store, ExpertsOfOneBaseChangePlacesInWhatIsTrained) {
+  const Toy toy;
+  const plan::ModelSpec spec = of_one_base(toy);
+  for (const auto& [parameters, idle] : kActiveAndIdle) {
     plan::Plan plan = toy.plan({.parameters = parameters});
     plan.experts = 2, plan.idle = idle, plan.shared_base = true;
     Store store(spec, toy.prefixes(), plan, 0, at::kCPU);
     fill_shards(store, toy::fill);
     {
       const Store::ExpertScope second(store, 1);
-      fill_shards(store, other, nullptr, /*trained_alone=*/true);
+      fill_shards(store, fill_plus_one, nullptr, /*trained_alone=*/true);
     }
     const auto expect_of = [&](float trained) {
       for (const Store::Part& part : store.parts()) {

@@ -208,6 +208,16 @@ TEST(Distillation, OfAdaptersIsTheSameOnEveryLayoutAndStartsFromAStudent) {
   EXPECT_NE(r.output.find("lacks what a student has"), std::string::npos) << r.output;
 }
 
+void expect_judged_like(const std::vector<nlohmann::json>& one, const Flags& flags, const char* line, int steps) {
+  SCOPED_TRACE(line);
+  const Layout layout = layout_of(line);
+  const std::string name = "judged-" + flags.back() + "-" + line;
+  const auto other = trained(name, flags + layout.flags, layout.ranks);
+  expect_same_losses(one, other, steps);
+  ASSERT_FALSE(other.empty());
+  expect_planned_peaks(other.back(), name);
+}
+
 TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   constexpr int kSteps = 20;
   const Flags flags = judged({"--run.steps", std::to_string(kSteps)});
@@ -217,24 +227,40 @@ TEST(JudgedStudent, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     EXPECT_EQ(one[s].at("expert"), s % 2 == 0 ? "student" : "discriminator") << "step " << s + 1;
   EXPECT_NEAR(one[1].at("loss").get<double>(), 1, 0.2) << "heads that know nothing";
   expect_planned_peaks(one.back(), "judged-one");
-  for (const char* line :
-       {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
-        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
-    SCOPED_TRACE(line);
-    const Layout layout = layout_of(line);
-    const auto other = trained(std::string("judged-") + line, flags + layout.flags, layout.ranks);
-    expect_same_losses(one, other, kSteps);
-    ASSERT_FALSE(other.empty());
-    expect_planned_peaks(other.back(), line);
+  for (const char* line : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_replicate=2", "tp=2", "sp=2", "cp=2",
+                           "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"})
+    expect_judged_like(one, flags, line, kSteps);
+}
+
+/// Heads stand on the first block alone, so that the last stages hand on what the teacher's first one says; or on two of
+/// different stages.
+TEST(JudgedStudent, OverStagesIsTheSameAndTakesThePlannedMemory) {
+  constexpr int kSteps = 20;
+  for (const char* blocks : {"0", "0,1"}) {
+    SCOPED_TRACE(blocks);
+    const Flags flags = judged({"--run.steps", std::to_string(kSteps), "--distill.head_blocks", blocks});
+    const auto one = trained(std::string("judged-one-") + blocks, flags);
+    ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+    for (const char* line :
+         {"pp=2", "pp=2 --plan.pipeline 1f1b --train.micro_batch 2", "pp=2 --plan.pipeline gpipe --train.micro_batch 2",
+          "pp=2 --plan.pipeline interleaved --plan.chunks 2 --train.micro_batch 2",
+          "pp=2 --plan.pipeline zero_bubble --train.micro_batch 2",
+          "pp=3 --plan.pipeline zero_bubble --train.micro_batch 1",
+          "pp=2,sp=2 --plan.pipeline zero_bubble --train.micro_batch 2", "pp=2,tp=2", "pp=2,dp_shard=2"})
+      expect_judged_like(one, flags, line, kSteps);
   }
 }
 
 TEST(JudgedStudent, WhatIsPlannedIsExecuted) {
-  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"tp=2", 2}, {"dp_replicate=1", 1}}) {
-    SCOPED_TRACE(mesh);
-    const Flags flags = judged({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch",
-                                "2", "--run.out", shared().out(std::string("judged-traced-") + mesh)});
-    expect_planned_is_executed(shared(), ranks, flags, {"discriminator"});
+  for (const char* line :
+       {"dp_shard=2", "tp=2", "dp_replicate=1", "pp=2 --plan.pipeline 1f1b", "pp=2 --plan.pipeline gpipe",
+        "pp=2 --plan.pipeline interleaved --plan.chunks 2", "pp=2 --plan.pipeline zero_bubble"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const Flags flags = judged({"--run.steps", "3", "--checkpoint.every", "2", "--train.micro_batch", "2", "--run.out",
+                                shared().out(std::string("judged-traced-") + line)}) +
+                        layout.flags;
+    expect_planned_is_executed(shared(), layout.ranks, flags, {"discriminator"});
   }
 }
 
@@ -272,8 +298,12 @@ TEST(JudgedStudent, GoesOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout) {
       EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
       EXPECT_EQ(same[s]["expert"], whole[s]["expert"]) << "step " << s + 1;
     }
+    const std::string staged = name + "-staged";
+    fs::copy(shared().out(elsewhere), shared().out(staged), fs::copy_options::recursive);
     const auto other = trained(elsewhere, flags + Flags{"--run.steps", "8", "--mesh", "dp_shard=2"}, 2);
     expect_same_curve(whole, other, 8);
+    const Layout stages = layout_of("pp=2 --plan.pipeline zero_bubble --train.micro_batch 2");
+    expect_same_curve(whole, trained(staged, flags + Flags{"--run.steps", "8"} + stages.flags, stages.ranks), 8);
   }
 }
 
@@ -323,7 +353,6 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
       {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
       {student({"--experts.router", "gate"}), "experts"},
       {student({"--plan.update", "just_in_time"}), "teacher"},
-      {judged({"--mesh", "pp=2"}), "mesh.pp"},
       {judged({"--train.mode", "lora"}), "train.mode"},
       {judged({"--train.global_batch", "7"}), "train.global_batch"},
       {judged({"--train.global_batch", "18"}), "groups"},
@@ -337,6 +366,30 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
     const Result r = shared().train(1, "refused", kPictures + flags);
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  }
+}
+
+/// With a config.json beside it, and without one, where its tensors tell.
+TEST(Distillation, ATeacherOfOtherSizesIsRefusedByName) {
+  constexpr const char* kFields =
+      "num_cross_attention_heads = 4, caption_channels = 64, caption_length = 5, in_channels = 12, ";
+  for (const auto& [name, sizes] : {std::pair("shallow", "num_layers = 2"),
+                                    {"deep", "num_layers = 4"},
+                                    {"wide", "num_layers = 3, num_attention_heads = 6"}}) {
+    SCOPED_TRACE(name);
+    const TinyRun other(std::string("distill-") + name, TESSERA_BINARY,
+                        std::string("preset = \"sana-tiny-norms\"\nconfig = { ") + kFields + sizes + " }");
+    ASSERT_EQ(
+        other.train(1, "teacher", kPictures + Flags{"--model.config.timestep_scale", "0.001", "--run.steps", "1"}).code,
+        0);
+    const fs::path folder = fs::path(other.out("teacher")) / "model";
+    for (const bool config : {true, false}) {
+      if (!config) fs::remove(folder / "config.json");
+      const Result r = shared().train(1, "refused", student({"--distill.teacher", folder.string()}));
+      EXPECT_TRUE(r.code == 2 || r.code == 3) << r.code << r.output;
+      EXPECT_NE(r.output.find("[distill.teacher]"), std::string::npos) << r.output;
+      EXPECT_NE(r.output.find("same sizes"), std::string::npos) << r.output;
+    }
   }
 }
 

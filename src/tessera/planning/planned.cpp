@@ -48,8 +48,9 @@ plan::MemoryCurve Planned::memory(int rank) const {
   if (tangent)
     cover(plan::memory_curve(*tangent, plan(), all.tangent, rank, all.arena(samples), all.host_arena(samples)));
   if (features)
-    for (const plan::Schedule* schedule : {&all.features, &all.judged})
-      cover(plan::memory_curve(*features, plan(), *schedule, rank, all.arena(samples), all.host_arena(samples)));
+    for (const auto& [schedule, of] :
+         {std::pair(&all.features, plan()), std::pair(&all.judged, plan::frozen_pass(plan()))})
+      cover(plan::memory_curve(*features, of, *schedule, rank, all.arena(samples), all.host_arena(samples)));
   return most;
 }
 

@@ -541,9 +541,6 @@ void check_distillation(const Recipe& r) {
       {optimizer.whole || optimizer.distance,
        " with train.optimizer = \"" + r.values.at("train.optimizer") + "\": heads have no such updates",
        "use came, adamw, lion or adafactor"},
-      {r.mesh[Axis::pp] > 1,
-       " with mesh.pp: the pass back through the frozen teacher has no gradients of weights, which pipelines move",
-       "use dp_shard, tp, sp or cp"},
       {!r.stages.empty(), " with [[stage]]: a stage has no turn of its own", "train the stages as runs"}};
   for (const auto& [there, what, hint] : refused)
     if (there) throw UserError(Exit::usage, "recipe", method + what, hint);

@@ -82,6 +82,8 @@ class Distillation final : public ExpertSchedule {
     heads_.emplace(job::optimiser_of(recipe, {.optimizer = recipe.plan.states.optimizer}), rules,
                    Heads::Shape{recipe.distill.judge.blocks.size(), width_of_blocks(*job.model)}, device::here(),
                    peers.size() > 1 ? &ranks.comm.group_of("heads", "heads", peers) : nullptr);
+    if (const std::vector<int> stages = ranks.mesh.group(ranks.rank(), {Axis::pp}); stages.size() > 1)
+      stages_ = &ranks.comm.group_of("stages", "heads", stages);
     turns_.emplace(turns_of(recipe));
   }
 
@@ -428,14 +430,21 @@ class Distillation final : public ExpertSchedule {
       std::vector<Tensor>& found = engine.interpreter().input_grads()[static_cast<size_t>(micro)];
       for (Tensor& gradient : found)
         if (gradient.defined()) gradient = gradient.cpu();
-      const std::vector<Tensor> whole =
-          engine::whole_input_grads(std::move(found), batch, engine.interpreter().parallel());
+      const bool first_stage = plan().owns(rank_, 0);  // which the gradients come back to
+      std::vector<Tensor> whole;
+      if (first_stage) whole = engine::whole_input_grads(std::move(found), batch, engine.interpreter().parallel());
       if (!part.own) continue;
       std::vector<net::Sample> inputs;
       for (const int64_t place : part.places) inputs.push_back(pictures.at(place).input);
-      const auto grads = model_->unpack_input_grads(whole, batch, inputs);
-      for (size_t s = 0; s < part.places.size(); ++s)
-        be_told(part.places[s], *all.at(part.places[s]), pictures.at(part.places[s]), grads[s].at("x"), told.loss);
+      const auto grads = first_stage ? model_->unpack_input_grads(whole, batch, inputs)
+                                     : std::vector<std::map<std::string, Tensor>>(inputs.size());
+      for (size_t s = 0; s < part.places.size(); ++s) {
+        const Judged& picture = pictures.at(part.places[s]);
+        Tensor at_z = first_stage ? grads[s].at("x").to(at::kFloat).contiguous()
+                                  : at::empty(picture.input.x.sizes(), at::TensorOptions(at::kFloat));
+        if (stages_) stages_->broadcast(at_z, 0);
+        be_told(part.places[s], *all.at(part.places[s]), picture, at_z, told.loss);
+      }
     }
   }
 
@@ -484,6 +493,7 @@ class Distillation final : public ExpertSchedule {
   const size_t teacher_;  // behind the experts
   const bool skips_;
   std::optional<Heads> heads_;
+  comm::Group* stages_ = nullptr;  // that are told what the heads say; null: there is one
   std::optional<Turns> turns_;
   engine::OtherForm features_;
   Heads::Lesson lesson_;

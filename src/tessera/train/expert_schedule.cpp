@@ -305,26 +305,11 @@ void ExpertSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
   }
 }
 
-namespace {
-
-/// With bytes of its own: those of an inactive expert's adapters are in the place of the active one's only while it is shown
-/// there (engine::Store::ExpertScope).
-void keep_bytes(checkpoint::Piece& piece) {
-  const auto* bytes = static_cast<const std::byte*>(piece.fetch ? piece.fetch() : piece.data);
-  const auto size = static_cast<size_t>((piece.range.end - piece.range.begin) * size_of(piece.range.dtype));
-  piece.data = nullptr;
-  piece.fetch = [kept = std::make_shared<const std::vector<std::byte>>(bytes, bytes + size)] { return kept->data(); };
-}
-
-}  // namespace
-
 std::vector<checkpoint::Piece> ExpertSchedule::pieces(engine::Store& store) const {
   std::vector<checkpoint::Piece> all;
   const int active = store.expert();
-  job::each_expert(store, experts_, [&](size_t e, const std::string& prefix) {
-    std::vector<checkpoint::Piece> own = engine::checkpoint_pieces(store, prefix);
-    for (checkpoint::Piece& piece : own)
-      if (experts_.shared_base && static_cast<int>(e) != active && piece.range.kind == "param") keep_bytes(piece);
+  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) {
+    std::vector<checkpoint::Piece> own = engine::checkpoint_pieces(store, prefix, active);
     std::move(own.begin(), own.end(), std::back_inserter(all));
   });
   return all;

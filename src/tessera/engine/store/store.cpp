@@ -454,6 +454,15 @@ Store::Range Store::data(const Part& part) {
   return {static_cast<uint8_t*>(ops::address(held)) + part.offset * held.element_size(), ops::on_device(held)};
 }
 
+Store::Range Store::data_behind(const Part& part, int next) {
+  const Range here = data(part);
+  if (next == expert_ || !shared_base_ || !layout(part.unit).buffers[part.buffer].trainable) return here;
+  const Unit& unit = units_[part.unit];
+  const Tensor& behind = unit.inactive[inactive_index(next)].param;
+  const auto at = static_cast<uint8_t*>(here.data) - static_cast<uint8_t*>(ops::address(unit.param));
+  return {static_cast<uint8_t*>(ops::address(behind)) + at, ops::on_device(behind)};
+}
+
 std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {
   if (tp_ == 1) return {};
   return plan::tp_box(units_[part.unit].spec.params[part.param], tp_, tp_rank_);

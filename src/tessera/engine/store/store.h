@@ -177,6 +177,8 @@ class Store {
     bool on_device;
   };
   Range data(const Part& part);
+  /// Where the active expert's will be when expert `next` is the active one: behind an ExpertScope that began beside it.
+  Range data_behind(const Part& part, int next);
   /// This rank's tensor-parallel part of a parameter, [begin, end) for each dimension; empty: all of it.
   std::vector<std::pair<int64_t, int64_t>> box(const Part& part) const;
   int tp() const { return tp_; }

@@ -235,13 +235,14 @@ bool has_first(const Store& store, const Store::Part& part) {
 
 }  // namespace
 
-std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix, int next) {
   std::vector<checkpoint::Piece> pieces;
   const auto shown = std::make_shared<std::vector<std::byte>>();
   const bool all = saves_frozen(store);
   for (const auto& part : store.parts()) {
     if (!part.updated || !store.is_primary(part.unit, part.buffer) || (!all && frozen(store, part))) continue;
-    pieces.push_back(piece(param_range(store, part, prefix), store.data(part), shown));
+    const Store::Range held = store.data_behind(part, next < 0 ? store.expert() : next);
+    pieces.push_back(piece(param_range(store, part, prefix), held, shown));
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
       if (states[s].whole == 0 || has_first(store, part))

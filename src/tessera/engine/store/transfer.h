@@ -33,8 +33,9 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const Fill& absent = {}, Roundings* rounded = nullptr, bool trained_alone = false);
 
 /// This rank's part of a training checkpoint: masters and optimiser states of trained parameters, in memory borrowed
-/// from the store. Names begin with `prefix`.
-std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix = {});
+/// from the store, where they will be when expert `next` is the active one (-1: when the active one is). Names begin with
+/// `prefix`.
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix = {}, int next = -1);
 /// The reverse, from any layout. Masters saved in another form are converted; moments in another form throw UserError
 /// (input) that names plan.moments.
 void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix = {});

@@ -292,7 +292,14 @@ Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool 
   return schedule;
 }
 
-Schedule compile_frozen(const ModelSpec& model, const Plan& plan, int rank, std::string phase) {
+Plan frozen_pass(Plan plan) {
+  if (plan.pipeline.schedule == PipelineSchedule::zero_bubble)
+    plan.pipeline.schedule = PipelineSchedule::one_f_one_b;  // of which it is the order
+  return plan;
+}
+
+Schedule compile_frozen(const ModelSpec& model, const Plan& of, int rank, std::string phase) {
+  const Plan plan = frozen_pass(of);
   Schedule schedule = Compiler(model, plan, rank, std::move(phase), CompiledFor::frozen).train(/*pending=*/false);
   delay_drops(model, plan, rank, schedule);
   order_memory(schedule);
@@ -371,7 +378,8 @@ Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
   checkpoint = program(schedules.checkpoint);
   base = program(schedules.base);
   tangent = program(schedules.tangent);
-  features = program(schedules.features), judged = program(schedules.judged);
+  features = program(schedules.features);
+  judged = program_of(frozen_pass(plan), schedules.judged);
   exchange = program(schedules.exchange);
   first = program(schedules.first);
   updates = program(schedules.updates);

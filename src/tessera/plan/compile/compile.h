@@ -23,8 +23,10 @@ namespace tessera::plan {
 /// out.
 Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true,
                        CompiledFor compiled_for = CompiledFor::run);
-/// All micro-batches of a step forward and backward through parameters that stay as they are, for the gradients of the inputs.
-/// `model`: measured for a caller that asks for these.
+/// The plan of a pass whose parameters stay as they are: a pipeline has no gradients of weights to defer.
+Plan frozen_pass(Plan plan);
+/// All micro-batches of a step forward and backward through parameters that stay as they are, for the gradients of the inputs,
+/// by frozen_pass(plan). `model`: measured for a caller that asks for these.
 Schedule compile_frozen(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
 /// What ranks exchange at a step's norm, of a step that trains nothing of the plan's.
 Schedule compile_exchange(const ModelSpec& model, const Plan& plan, int rank);
