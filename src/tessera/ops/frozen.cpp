@@ -14,6 +14,7 @@
 #include "tessera/ops/node.h"
 #include "tessera/ops/tangent.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/plan/unit_spec.h"
 
 namespace tessera::ops {
 
@@ -138,6 +139,13 @@ void frozen_product_back(const Tensor& dx, const Tensor& dy, const WeightSite& w
 }
 
 // y = z W^T + b + s (drop(z) A^T) B^T, z = x or gelu(x).
+
+HostBytes stored_at(const Tensor& shard, DType stored, int64_t element, int64_t count, HostBytes::Contents contents) {
+  check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "ops.frozen",
+                 "parameters stored in blocks are set and read from the start of a block");
+  return {static_cast<uint8_t*>(address(shard)) + plan::stored_bytes(stored, element),
+          plan::stored_bytes(stored, count), on_device(shard), contents};
+}
 
 namespace {
 

@@ -10,6 +10,7 @@
 // 4 bytes. `blocks` of the site then has the shape. Products widen 16-bit weights while packing them, and 8-bit weights
 // a few rows at a time; the whole matrix never exists in fp32.
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -26,6 +27,9 @@ int64_t in_dim(const WeightSite& weight);
 /// the last block may be short.
 void write_stored(void* to, const float* values, int64_t count, at::ScalarType form);
 void read_stored(float* values, const void* from, int64_t count, at::ScalarType form);
+/// The bytes of such values of a flat shard, for the host; in 8-bit forms `element` must be the first of a block.
+HostBytes stored_at(const at::Tensor& shard, DType stored, int64_t element, int64_t count,
+                    HostBytes::Contents contents);
 
 /// Widens rows first..first + out.size(0) of W into `out` [rows, in]. 8-bit formats: first * in must be a multiple of
 /// 256.

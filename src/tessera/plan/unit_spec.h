@@ -128,8 +128,8 @@ struct Footprint : GraphCost {
 struct UnitSpec {
   std::string name;  ///< "blocks.3"
   std::string kind;  ///< units of one kind share a footprint: "stem", "block", "head"
-  std::vector<ParamSpec> params;
-  Footprint cost;
+  std::vector<ParamSpec> params = {};
+  Footprint cost = {};
   bool narrow = false;  ///< its products and attention run in plan.compute; else in fp32
 };
 

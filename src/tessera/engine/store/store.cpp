@@ -715,15 +715,6 @@ struct Halves {
   }
 };
 
-/// Elements that are not stored as fp32; in 8-bit forms the first must be that of a block.
-ops::HostBytes stored_at(const Tensor& shard, DType stored, int64_t element, int64_t count,
-                         ops::HostBytes::Contents contents) {
-  check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
-                 "parameters stored in blocks are set and read from the start of a block");
-  return {static_cast<uint8_t*>(ops::address(shard)) + plan::stored_bytes(stored, element),
-          plan::stored_bytes(stored, count), ops::on_device(shard), contents};
-}
-
 }  // namespace
 
 void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
@@ -732,7 +723,7 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
   check_internal(!shares(part) || shared_->filling(), "engine.store",
                  "weights that ranks share are set between begin_fill() and await_fill()");
   if (const DType form = stored(part); form != DType::f32) {
-    const auto to = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kUnread);
+    const auto to = ops::stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kUnread);
     ops::write_stored(to.data(), values, count, scalar_type(form));
     return to.keep();
   }
@@ -757,7 +748,7 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
 void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
   constexpr auto kRead = ops::HostBytes::Contents::read;
   if (const DType form = stored(part); form != DType::f32) {
-    const auto from = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kRead);
+    const auto from = ops::stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kRead);
     return ops::read_stored(values, from.data(), count, scalar_type(form));
   }
   const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
