@@ -149,22 +149,14 @@ struct Linear : Function<Linear<kGelu>> {
     Tensor dx;
     if (wants_input) {
       session().products.results += flops_of(x, weight.value);
-<<<<<<< HEAD
       if (fp8) {
-        dx = through_gelu_of(x, fp8_input_gradient(dy, matrix(weight.value), x.scalar_type()));
+        dx = through_gelu_of(x, fp8_input_gradient(dy, eight_bits(weight), x.scalar_type()));
       } else if (!kGelu && beside.defined()) {
         dx = to_add_to(std::exchange(beside, Tensor()));
-        kernels(x).add_linear_input_gradient(dx, dy, matrix(weight.value));
+        kernels(x).add_linear_input_gradient(dx, dy, values(weight));
       } else {
-        dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), input_like(ctx, x), kGelu,
-                                              kGelu && is_sole_owner(x));
-      }
-=======
-      if (fp8)
-        dx = through_gelu_of(x, fp8_input_gradient(dy, eight_bits(weight), x.scalar_type()));
-      else
         dx = kernels(x).linear_input_gradient(dy, values(weight), input_like(ctx, x), kGelu, kGelu && is_sole_owner(x));
->>>>>>> h-fp8
+      }
       if (beside.defined()) dx.add_(beside);
     }
     return {dx, {}, {}, {}, {}, {}, {}, {}};
