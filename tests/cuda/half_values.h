@@ -5,7 +5,7 @@
 //   expect_same_halves(out.values(), halves, at::kHalf, "halves");
 #include "kernel_test.h"
 #include "tessera/cuda/kernels.h"
-#include "tessera/ops/bf16.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::cuda {
 

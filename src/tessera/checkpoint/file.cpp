@@ -73,7 +73,7 @@ int open_to_read(const Path& path) {
 
 /// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial" is
 /// what a DurableFile puts behind it; earlier versions had shorter tags, and the number of the process.
-std::string target_of(const std::string& name) {
+std::string file_behind(const std::string& name) {
   static const std::regex form(R"((.+)\.[0-9a-f]{1,24}-[0-9]+\.partial)");
   std::smatch found;
   return std::regex_match(name, found, form) ? found[1].str() : "";
@@ -211,7 +211,7 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
 void remove_dead_partials(const Path& folder) {
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator(folder, gone))
-    if (!target_of(entry.path().filename().string()).empty()) remove_unless_held(entry.path());
+    if (!file_behind(entry.path().filename().string()).empty()) remove_unless_held(entry.path());
 }
 
 void remove_dead_partials_of(const Path& path) {
@@ -219,7 +219,7 @@ void remove_dead_partials_of(const Path& path) {
   std::error_code gone;
   for (const auto& entry :
        std::filesystem::directory_iterator(clean.has_parent_path() ? clean.parent_path() : Path("."), gone))
-    if (target_of(entry.path().filename().string()) == clean.filename()) remove_unless_held(entry.path());
+    if (file_behind(entry.path().filename().string()) == clean.filename()) remove_unless_held(entry.path());
 }
 
 PartialFolder::PartialFolder(const Path& final, std::string_view hint)

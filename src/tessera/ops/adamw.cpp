@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/bf16.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/update_block.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::ops {
 

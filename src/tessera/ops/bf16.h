@@ -4,12 +4,6 @@
 //
 //   split_fp32(high, low, values, n);              // high is computed with; both together are the fp32 value
 //   join_fp32(values, high, low, n);               // bit for bit the values before the split
-//
-// Values of 16 bits (bf16, fp16) to fp32 and back. It knows LibTorch's names of types and nothing else of it.
-//
-//   widen(row, bytes, at::kBFloat16, n);
-//   narrow(bytes, row, at::kBFloat16, n);
-#include <c10/core/ScalarType.h>
 #include <cstdint>
 
 namespace tessera::ops {
@@ -29,17 +23,5 @@ void high_half(uint16_t* out, const float* x, int64_t n);
 /// Truncates, and adds one bf16 ulp away from zero if random[i] < the 16 truncated bits: E[out] = x, and values
 /// representable in bf16 never change. Infinite and NaN are truncated (a NaN stays NaN).
 void round_stochastic(uint16_t* out, const float* x, const uint16_t* random, int64_t n);
-
-/// Converts `n` values of `type` (kBFloat16 or kHalf) to fp32, and back. In fp16, values beyond 65504 become infinite.
-void widen(float* out, const void* x, at::ScalarType type, int64_t n);
-void narrow(void* out, const float* x, at::ScalarType type, int64_t n);
-
-/// The same in place. Widening: bytes [2n, 4n) have values of `type` before, [0, 4n) fp32 after; narrowing: [0, 4n)
-/// have fp32 before, [0, 2n) values of `type` after.
-void widen_in_place(float* values, at::ScalarType type, int64_t n);
-void narrow_in_place(float* values, at::ScalarType type, int64_t n);
-
-/// Scratch memory of this thread for `n` floats, reused; `which` in 0..3 selects separate buffers.
-float* half_scratch(int which, int64_t n);
 
 }  // namespace tessera::ops

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include "tessera/ops/bf16.h"
 #include "tessera/ops/eight_bit.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::ops {
 

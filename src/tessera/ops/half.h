@@ -9,8 +9,8 @@
 //   y.store(t * n, n, to);                                   // rounds; nothing to do for fp32
 #include <algorithm>
 
-#include "tessera/ops/bf16.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::ops {
 

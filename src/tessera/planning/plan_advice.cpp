@@ -545,7 +545,7 @@ std::string largest_json(const Largest& found) {
 
 namespace {
 
-constexpr double kCounts = 0.05;  // a smaller share of a step is within what predictions are off by
+constexpr double kSurelySlower = 0.05;  // a smaller share of a step is within what predictions are off by
 
 /// Seconds of the step on `mesh`: first of a plan without limits, which no other plan of it is faster than, then of the
 /// first that fits; empty where either is no faster than `limit`.
@@ -577,7 +577,7 @@ std::string slower_mesh(const PlanRequest& request, const Planned& planned) {
   plain[Axis::dp_shard] = ranks;
   std::vector<Mesh> others = {Mesh{}};
   if (plain != request.mesh && request.planner.global_batch >= ranks) others.push_back(plain);
-  double fastest = planned.choice.fastest * (1 - kCounts);
+  double fastest = planned.choice.fastest * (1 - kSurelySlower);
   std::optional<Mesh> found;
   for (const Mesh& mesh : others)
     if (const std::optional<double> seconds = faster_on(request, mesh, fastest)) fastest = *seconds, found = mesh;
