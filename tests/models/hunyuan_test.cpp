@@ -32,7 +32,7 @@ std::string refusal(const std::string& config) {
 
 TEST(HunyuanGolden, OutputsLossAndGradientsMatchInEveryFormOfItsFiles) {
   TESSERA_NEED_GOLDENS();
-  const DenoiserCase kind = hunyuan_cases()[0];
+  const DenoiserCase kind = hunyuan::family().cases[0];
   for (const char* folder : {"hunyuan_video15", "hunyuan15_meanflow"})
     for (const std::string& weights : kind.weights) compare_with_case(kind, folder, weights);
 }

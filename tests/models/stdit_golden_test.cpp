@@ -29,22 +29,22 @@ void compare_call(const DenoiserCase& kind, const std::string& output) {
 
 TEST(StditGolden, OutputsLossAndGradientsMatch) {
   TESSERA_NEED_GOLDENS();
-  for (const DenoiserCase& kind : stdit_cases()) compare_with_case(kind, kind.kind, "model.safetensors");
+  for (const DenoiserCase& kind : stdit::family().cases) compare_with_case(kind, kind.kind, "model.safetensors");
 }
 
 TEST(StditGolden, FramesWithoutNoiseAreModulatedForTimestepZeroAndTwiceByTheHead) {
   TESSERA_NEED_GOLDENS();
-  for (const DenoiserCase& kind : stdit_cases()) compare_call(kind, "out.sample_xmask");
+  for (const DenoiserCase& kind : stdit::family().cases) compare_call(kind, "out.sample_xmask");
 }
 
 TEST(StditGolden, TextWithoutAMaskCountsWithItsPadding) {
   TESSERA_NEED_GOLDENS();
-  compare_call(stdit_cases()[0], "out.sample_nomask");
+  compare_call(stdit::family().cases[0], "out.sample_nomask");
 }
 
 TEST(StditGolden, AModelThatTakesGivenFramesMakesVideosWithoutThem) {
   TESSERA_NEED_GOLDENS();
-  compare_call(stdit_cases()[1], "out.sample_t2v");
+  compare_call(stdit::family().cases[1], "out.sample_t2v");
 }
 
 }  // namespace tessera::models::stdit
