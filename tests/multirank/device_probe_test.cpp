@@ -259,12 +259,18 @@ std::vector<std::string> small_bench(std::vector<std::string> more) {
 }
 
 TEST(BenchOnADevice, MayMultiplyIn8Bits) {
-  const auto predicted = [](const std::vector<std::string>& more) {
-    const Result r = on_device(small_bench(more), {{"TESSERA_SIMULATED_RECORD", "1"}});
-    EXPECT_EQ(r.code, 0) << r.output;
-    return line_of(r).at("predicted_peak_bytes").get<int64_t>();
-  };
-  EXPECT_GT(predicted({"--compute", "fp8"}), predicted({"--compute", "bf16"})) << "codes of operands";
+  std::map<std::string, int64_t> in_16_bits, peak;
+  for (const std::string compute : {"fp8", "bf16"}) {
+    const std::string file = shared().out("kernels-" + compute + ".json");
+    const Result r = on_device(small_bench({"--compute", compute, "--kernels", file}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    peak[compute] = line_of(r).at("predicted_peak_bytes").get<int64_t>();
+    for (const auto& kernel : nlohmann::json::parse(text_of(file)))
+      if (kernel.at("kernel") == "aten::addmm") in_16_bits[compute] += kernel.at("count").get<int64_t>();
+  }
+  EXPECT_GT(in_16_bits["fp8"], 0) << "embeddings and head";
+  EXPECT_LT(2 * in_16_bits["fp8"], in_16_bits["bf16"]) << "the blocks' linears";
+  EXPECT_NE(peak["fp8"], peak["bf16"]) << "codes of operands";
   const Result other = shared().tessera({"bench", "--config", "{}", "--compute", "fp4"});
   EXPECT_EQ(other.code, 2) << other.output;
   EXPECT_NE(other.output.find("bench: --compute"), std::string::npos) << other.output;
