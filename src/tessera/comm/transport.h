@@ -1,8 +1,8 @@
 #pragma once
 // How the members of a group reach each other, and who learns that they wait.
 //
-// What connects this process with the other ranks: Gloo through c10d (gloo.cpp), or nothing in a build without it
-// (no_gloo.cpp). Internal to the room.
+// Network is what connects this process with the other ranks: Gloo through c10d (gloo.cpp), or nothing in a build without it
+// (no_gloo.cpp). Only this room opens it.
 #include <functional>
 #include <memory>
 #include <string>

@@ -4,7 +4,8 @@
 //
 //   check_given(recipe, *job.model, *job.codec);
 //
-// What a recipe points to, looked at before anything is made of it: headers alone, in milliseconds even for 14B.
+// And whether the files that a recipe points to are what their keys say, before anything is made of them: headers alone, in
+// milliseconds even for 14B.
 //
 //   check_sources(recipe, Missing::refused);      // model.path is a LoRA, a shard is missing, data.vae is a text encoder ...
 #include <exception>

@@ -6,7 +6,7 @@
 //   auto text = make_text_encoder({.preset = "umt5-demo"});
 //   auto codec = make_codec("haar:48");
 //
-// Identifies a file of tensors by their names and shapes: the model, the naming, the prefix.
+// And models by their files: identify() finds model, naming and prefix by names and shapes of tensors.
 //
 //   Identity what = identify(shapes);
 //   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"

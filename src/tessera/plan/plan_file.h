@@ -3,7 +3,7 @@
 //
 //   plan_hash(planned.plan());                           // "3f2ab84c09d1e775"
 //
-// Warnings about a hand-written plan: units it leaves out or names twice, and keys without effect.
+// And what is said of a hand-written one: units that it leaves out or names twice, and keys without effect.
 //
 //   for (const std::string& warning : plan_warnings(text, plan, names)) ...
 //   // "no [[units]] table names blocks.8 and blocks.9: ..."

@@ -5,7 +5,7 @@
 //   Config config = preset("hunyuan1.5-480p-t2v");
 //   Config other = parse_config(text, "transformer/480p_t2v/config.json", {});
 //
-// The files of HunyuanVideo-1.5's denoisers: official, diffusers' and ComfyUI's names, and config.json.
+// And its files: official, diffusers' and ComfyUI's names, and config.json.
 //
 //   Family{.weights = {weight_form()}};
 //

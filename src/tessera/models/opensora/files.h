@@ -5,7 +5,7 @@
 //   Config config = preset("opensora2-11b");
 //   Config other = parse_config(text, "flux/transformer/config.json");
 //
-// The files of MMDiT denoisers: released, Flux's and diffusers' names, and config.json.
+// And its files: released, Flux's and diffusers' names, and config.json.
 //
 //   Family{.weights = {weight_form()}};
 //

@@ -5,7 +5,7 @@
 //   Config config = preset("sana-1.6b");
 //   Config other = parse_config(text, "Sana_1600M_1024px_diffusers/transformer/config.json");
 //
-// The files of Sana's denoisers: names in NVlabs' program and in diffusers, config.json, pipeline folders.
+// And its files: names in NVlabs' program and in diffusers, config.json, pipeline folders.
 //
 // Ours are the names of NVlabs' program, but that queries, keys and values, and the two halves of the feed-forward, are
 // tensors of their own, which tensor parallelism can share: files hold them one after the other in one tensor

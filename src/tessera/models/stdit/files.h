@@ -5,7 +5,7 @@
 //   Config config = preset("opensora1.2");
 //   Config other = parse_config(text, "OpenSora-STDiT-v3/config.json");
 //
-// The files of STDiT3 denoisers: released names, and config.json.
+// And its files: released names, and config.json.
 //
 //   Family{.weights = weight_forms()};
 //
