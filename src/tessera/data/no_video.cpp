@@ -1,5 +1,4 @@
-// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, those named video_*.cpp and audio.cpp are
-// the other ones, with ffmpeg.cpp and fields.cpp of media/.
+// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF), in place of video_*.cpp, audio.cpp and ffmpeg.cpp.
 #include "tessera/base/check.h"
 #include "tessera/data/audio.h"
 #include "tessera/data/clip_format.h"
@@ -17,9 +16,7 @@ namespace {
 
 bool has_video() { return false; }
 
-VideoInfo probe(const Path& path) { refuse_video(path); }
 VideoInfo probe_file(const Path& path) { refuse_video(path); }
-Frames decode_clip(const Path& path, const ClipSpec&) { refuse_video(path); }
 Frames decode_file(const Path& path, const ClipSpec&, VideoInfo*) { refuse_video(path); }
 void check_hdr(const std::string& name, const Traits&, const Showing&) { refuse_video(name); }
 void write_mp4(const Path& path, const Frames&) { refuse_video(path); }
