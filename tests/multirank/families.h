@@ -28,12 +28,13 @@ struct Family {
   std::vector<const char*> attentions, results;
   int64_t most_frames = 4;  ///< of a sample
   int64_t least_side = 1;   ///< of half its latents' sides: eight ranks share the smallest sample
-  /// Of the largest gradient of a parameter, what may be off. A ReLU's has a step, and rounding may take a value over it.
+  /// Of the largest gradient of a parameter, what may be off.
   double bound = 2e-4;
   bool adapters = false;               ///< trained by LoRA
   std::array<int64_t, 3> latent = {};  ///< frames, height and width of a sample; zeros: drawn
   bool caption_tokens = false;         ///< rows of a caption are tokens, as many as it has: a plan is for one number
   int64_t least_frames = 1;            ///< of a sample
+  bool relu = false;                   ///< gradients have steps, and rounding may take a value over one
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
     std::unique_ptr<net::Denoiser> made = models::make_denoiser(
@@ -201,8 +202,8 @@ inline const Family& family_of(std::string_view name) {
       {"wan:animate", animate_config, wan_attentions, wan_results, 4, 3, 1e-3, false, {3, 6, 6}, false, 2},
       {"wan:animate-lora", animate_config, wan_attentions, wan_results, 4, 3, 1e-3, true, {3, 6, 6}, false, 2},
       {"toy", toy_config, {"joint", "time"}, {}},
-      {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
-      {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
+      {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 2e-4, false, {}, false, 1, true},
+      {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 2e-4, false, {}, false, 1, true},
       {"opensora", opensora_config, {"attn"}, {}},
       {"hunyuan", hunyuan_config, {"attn"}, {}, 4, 1, 2e-4, false, {}, true},
       {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
