@@ -18,10 +18,10 @@ struct Fp8Lines {
 };
 
 struct WeightSite {
-  at::Tensor value;     ///< view of the unit's slot; the store re-points it at every gather; undefined when released
-  at::Tensor grad;      ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
-  bool fresh = true;    ///< nothing is accumulated yet: the first writer assigns, later ones add
-  bool frozen = false;  ///< not trained
+  at::Tensor value;      ///< view of the unit's slot; the store re-points it at every gather; undefined when released
+  at::Tensor grad = {};  ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
+  bool fresh = true;     ///< nothing is accumulated yet: the first writer assigns, later ones add
+  bool frozen = false;   ///< not trained
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value in blocks of 8-bit codes (ops/frozen.h)
   /// Of rows and of columns, both [out, in], where a gather has brought these ([Note: gathers of codes] in plan/unit_spec.h): then
   /// the value has the shape alone.

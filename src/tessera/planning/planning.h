@@ -113,7 +113,7 @@ struct PlanRequest : RunFacts {
   struct Heads {
     std::set<int64_t> blocks = {};  ///< of the teacher
     diffusion::AdversarialRule rule = {};
-  } heads = {};  ///< that judge a student: run.judges
+  } heads = {};                ///< that judge a student: run.judges
   std::string no_graphs = {};  ///< why the run's steps cannot be graphs, where the plan does not know it
   int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
   int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
