@@ -80,7 +80,7 @@ void scale_by_magnitude(const at::Tensor& y, const Adapter& adapter, const at::T
 at::Tensor magnitude_gradients(const at::Tensor& dy, const at::Tensor& y, const Adapter& adapter,
                                const at::Tensor& norms, const WeightSite* bias);
 
-/// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/parallel/tensor.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
+/// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/tensor_parallel.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
 /// Each thread sums some columns, so the order of summation is fixed.
 void bias_gradient(const at::Tensor& dy, WeightSite& bias);
 
