@@ -196,12 +196,17 @@ std::string listing(const auto& names) {
   return text;
 }
 
+/// cases.json has the settings of the runs in case.json.
+Settings cases_of(const CaseContext& context) {
+  context.config.at("runs").json();
+  const std::filesystem::path path = context.folder / "cases.json";
+  return Settings(parse_ordered_json(checkpoint::read_text(path), path.string()));
+}
+
 }  // namespace
 
 CaseResults verify_retention(const CaseContext& context) {
-  context.config.at("runs").json();  // cases.json has the same settings
-  const std::filesystem::path path = context.folder / "cases.json";
-  const Settings cases(parse_ordered_json(checkpoint::read_text(path), path.string()));
+  const Settings cases = cases_of(context);
   std::map<std::string, Tensor> expected, found;
   std::vector<std::pair<std::string, std::string>> refused;
   const std::vector<Settings> items = cases.at("items").elements();
@@ -340,9 +345,7 @@ Json ai_frames(const Settings& s, int64_t count, const std::vector<double>& draw
 }  // namespace
 
 CaseResults verify_clip_picks(const CaseContext& context) {
-  context.config.at("runs").json();  // cases.json has the same settings
-  const std::filesystem::path path = context.folder / "cases.json";
-  const Settings cases(parse_ordered_json(checkpoint::read_text(path), path.string()));
+  const Settings cases = cases_of(context);
   std::map<std::string, Tensor> expected, found;
   std::vector<std::pair<std::string, std::string>> refused;
   const std::vector<Settings> items = cases.at("items").elements();
