@@ -122,6 +122,7 @@ Found attention_of_device(const recipe::Recipe& recipe) {
   if (recipe.run.deterministic) return {"flash", "run.deterministic, and cuDNN's backward gives other bits each time"};
   if (device::used())
     if (const std::string lacks = ops::why_no_cudnn_attention(); !lacks.empty()) return {"flash", lacks};
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
   const plan::RateByDtype& rates = profile.device.attention_backward;
   const auto flash = rates.find("bf16"), cudnn = rates.find("bf16" + std::string(plan::kByCudnn));
   if (flash != rates.end() && cudnn != rates.end() && flash->second.top > cudnn->second.top)

@@ -197,26 +197,7 @@ std::vector<Left>& all_left() {
   return left;
 }
 
-std::array<int64_t, 4> place_of(const Tensor& x) {
-  return {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
-}
-
 }  // namespace
-
-LastInput::LastInput(const Tensor& x)
-    : of_(x.defined() ? x.storage().getWeakStorageImpl()
-                      : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())) {
-  if (x.defined()) place_ = place_of(x);
-}
-bool LastInput::is(const Tensor& x) const {
-  return place_ == place_of(x) && of_.lock().get() == x.storage().unsafeGetStorageImpl();
-}
-
-const Tensor& RoundedInput::rows(const Tensor& x) {
-  take(x);
-  if (!rows_.defined()) rows_ = x.to(at::kBFloat16);
-  return rows_;
-}
 
 const Fp8Lines& Fp8Inputs::rows(const Tensor& x) {
   take(x);
