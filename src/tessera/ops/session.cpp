@@ -4,7 +4,7 @@ namespace tessera::ops {
 
 namespace {
 
-std::array<int64_t, 4> place_of(const Tensor& x) {
+std::array<int64_t, 4> place_of(const at::Tensor& x) {
   return {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
 }
 
@@ -36,16 +36,16 @@ void DeferredGradients::close() {
   }
 }
 
-LastInput::LastInput(const Tensor& x)
+LastInput::LastInput(const at::Tensor& x)
     : of_(x.defined() ? x.storage().getWeakStorageImpl()
                       : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())) {
   if (x.defined()) place_ = place_of(x);
 }
-bool LastInput::is(const Tensor& x) const {
+bool LastInput::is(const at::Tensor& x) const {
   return place_ == place_of(x) && of_.lock().get() == x.storage().unsafeGetStorageImpl();
 }
 
-const Tensor& RoundedInput::rows(const Tensor& x) {
+const at::Tensor& RoundedInput::rows(const at::Tensor& x) {
   take(x);
   if (!rows_.defined()) rows_ = x.to(at::kBFloat16);
   return rows_;
