@@ -1,4 +1,4 @@
-#include "tessera/weights/convert.h"
+#include "tessera/models/convert.h"
 
 #include <algorithm>
 #include <charconv>
@@ -33,7 +33,7 @@ int run_convert(const Arguments& arguments) {
     throw UserError(Exit::usage, "convert",
                     std::to_string(arguments.words.size()) + " paths are given, expected two: IN and OUT",
                     "see tessera convert --help");
-  weights::ConvertOptions options;
+  models::ConvertOptions options;
   options.in = arguments.words[0];
   options.out = arguments.words[1];
   options.to = choice(arguments, "--to", {"official", "diffusers", "fused", "comfyui", "kohya", "diffsynth", "peft"});
@@ -52,7 +52,7 @@ int run_convert(const Arguments& arguments) {
     options.shard_size = parse_bytes(arguments.value("--shard-size"), "--shard-size");
     if (options.shard_size <= 0) throw UserError(Exit::usage, "convert", "--shard-size must be above 0", "write 5GiB");
   }
-  weights::convert(options);
+  models::convert(options);
   return 0;
 }
 

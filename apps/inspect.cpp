@@ -1,4 +1,4 @@
-#include "tessera/weights/inspect.h"
+#include "tessera/models/inspect.h"
 
 #include <cstdio>
 
@@ -16,9 +16,9 @@ Command inspect_command() {
   c.flags = {{"--json", "", "print JSON"}, {"--tensors", "", "print a line for every tensor"}};
   c.run = [](const Arguments& arguments) {
     const bool all = arguments.has("--tensors");
-    weights::Inspection what = weights::inspect(arguments.only_word("file or folder"), all);
+    models::Inspection what = models::inspect(arguments.only_word("file or folder"), all);
     if (!arguments.has("--json")) {
-      std::fputs(weights::to_text(what).c_str(), stdout);
+      std::fputs(models::to_text(what).c_str(), stdout);
       return 0;
     }
     if (all)

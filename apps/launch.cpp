@@ -10,8 +10,8 @@
 #include "foreign.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/launch/launcher.h"
-#include "tessera/comm/launch/machine.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/machine.h"
 #include "tessera/device/open.h"
 #include "tessera/recipe/recipe.h"
 

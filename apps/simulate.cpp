@@ -6,7 +6,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/plan/scenario/scenario.h"
+#include "tessera/plan/search/scenario.h"
 #include "tessera/planning/plan_view.h"
 
 namespace tessera::apps {

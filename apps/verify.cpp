@@ -1,7 +1,7 @@
 #include "tessera/tools/verify/verify.h"
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::apps {

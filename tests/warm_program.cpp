@@ -1,6 +1,6 @@
 // The program, started once and then forked for each command: what a test asks of it costs no loading of LibTorch, 0.25
 // CPU-seconds of each start. A fork runs main() with the words, variables, folder and output that it is given, as exec would
-// (comm/launch/rank_process.h says what of LibTorch a fork takes along). Asked over the socket at descriptor 3 by program.cpp.
+// (comm/rank_process.h says what of LibTorch a fork takes along). Asked over the socket at descriptor 3 by program.cpp.
 //
 // [Note: forks are the test's children] A test waits for a program, kills it and asks for its children, as if it had started it
 // itself. So the fork comes from a process between, which ends at once: its child then goes to the nearest process above that

@@ -1,5 +1,5 @@
 // What the launcher refuses before it starts anything; what it does with ranks is in tests/multirank.
-#include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launcher.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
-#include "tessera/comm/launch/local_ranks.h"
-#include "tessera/comm/launch/machine.h"
+#include "tessera/comm/local_ranks.h"
+#include "tessera/comm/machine.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/comm/launch/machine.h"
+#include "tessera/comm/machine.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "tessera/base/check.h"
-#include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launcher.h"
 
 namespace tessera::comm {
 namespace {

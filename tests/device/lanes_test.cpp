@@ -12,13 +12,13 @@
 #include "engine/toy_engine.h"
 #include "simulated.h"
 #include "tessera/device/staging.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/store/host_memory.h"
 #include "tessera/engine/store/lane.h"
 #include "tessera/engine/store/meter.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/rules/races.h"
+#include "tessera/plan/compile/races.h"
 #include "timeline.h"
 
 namespace tessera::testing {

@@ -4,7 +4,7 @@
 //   timeline().run("narrow", {read(x, 4 * n), written(out, 2 * n)}, [=] { ... });   // on the thread's current stream
 //
 // Work is done at once, on the thread that issues it. What a GPU would be free to do in another order is found by vector
-// clocks: each stream and each thread of the host knows what is certainly done (plan/rules/races.h has the relation). Issuing work
+// clocks: each stream and each thread of the host knows what is certainly done (plan/compile/races.h has the relation). Issuing work
 // tells the stream what the thread knows, recording an event keeps what its stream knows, waiting for it passes that on, to
 // a stream or to the thread. With TESSERA_SIMULATED_RECORD=1 each use of bytes is compared with the last uses of the same
 // bytes, on the device and in page-locked memory: two uses in no order, one of which writes, are an error that names both.

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/plan/rules/races.h"
+#include "tessera/plan/compile/races.h"
 
 namespace tessera::testing {
 

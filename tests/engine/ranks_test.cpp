@@ -5,8 +5,8 @@
 #include "engine/ranks.h"
 #include "engine/toy_engine.h"
 #include "tessera/engine/collectives.h"
-#include "tessera/engine/parallel/slice.h"
-#include "tessera/engine/parallel/tensor.h"
+#include "tessera/engine/slice.h"
+#include "tessera/engine/tensor_parallel.h"
 #include "tessera/engine/unit_run.h"
 
 namespace tessera::engine {

@@ -12,11 +12,11 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/lora_namings.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/models/convert.h"
+#include "tessera/models/convert_lora.h"
 #include "tessera/models/known.h"
 #include "tessera/net/adapters.h"
 #include "tessera/recipe/run_recipe.h"
-#include "tessera/weights/convert.h"
-#include "tessera/weights/convert_lora.h"
 
 namespace tessera::job::adapter_forms {
 namespace {
@@ -288,7 +288,7 @@ TEST_F(Adapters, OfEveryFormAreMergedAsTheirProgramsComputeThem) {
     const Adapter adapter = draw_adapter(false);
     const fs::path file = save_adapter(adapter), out = folder_ / "out.safetensors";
     const double strength = std::array{1.0, 0.7, -0.3, 0.0}[static_cast<size_t>(draw(4))];
-    weights::convert(
+    models::convert(
         {.in = base_file(adapter.sana), .out = out, .force = true, .merge = {file}, .merge_scales = {strength}});
     const auto merged = load(out);
     size_t changed = 0;
@@ -315,20 +315,20 @@ TEST_F(Adapters, GiveTheTrainedWeightsInEveryProgramThatTheirNamesAreFor) {
       SCOPED_TRACE("case " + std::to_string(i) + " from " + adapter.naming + " to " + to);
       const fs::path out = folder_ / "converted" / "adapter_model.safetensors",
                      back = folder_ / "back" / "x.safetensors";
-      const weights::ConvertOptions options = {
+      const models::ConvertOptions options = {
           .in = file, .out = out, .to = to, .force = true, .base = base_file(adapter.sana)};
       fs::remove_all(out.parent_path());  // an adapter_config.json of another naming speaks of every file beside it
       const bool headed = to == "diffusers" || to == "peft";
       const bool refused = (adapter.sana && !headed) || (adapter.kind == Kind::dora_columns && headed) ||
                            (adapter.kind >= Kind::dora_rows && to == "diffsynth");
       if (refused) {
-        EXPECT_THROW(weights::convert_lora(options), UserError);
+        EXPECT_THROW(models::convert_lora(options), UserError);
         continue;
       }
-      weights::convert_lora(options);
+      models::convert_lora(options);
       expect_in_program(adapter, to, out);
       // and what was written is read as what it is
-      weights::convert({.in = base_file(adapter.sana), .out = back, .force = true, .merge = {out}});
+      models::convert({.in = base_file(adapter.sana), .out = back, .force = true, .merge = {out}});
       const auto merged = load(back);
       for (const Pair& pair : adapter.pairs)
         EXPECT_LT(error(merged.at(std::string(pair.module->diffusers) + ".weight"), expected(adapter, pair)), 1e-6)
@@ -449,7 +449,7 @@ TEST_F(Adapters, ThatBelongToAnotherBaseAreRefusedByName) {
   const fs::path file = save_adapter(adapter), config = folder_ / "adapter/adapter_config.json";
   const nlohmann::json plain = nlohmann::json::parse(read(config));
   const auto merge = [&] {
-    weights::convert({.in = base_file(false), .out = folder_ / "m.safetensors", .force = true, .merge = {file}});
+    models::convert({.in = base_file(false), .out = folder_ / "m.safetensors", .force = true, .merge = {file}});
   };
   const auto refusal = [&](const nlohmann::json& changes) {
     nlohmann::json changed = plain;
@@ -457,7 +457,7 @@ TEST_F(Adapters, ThatBelongToAnotherBaseAreRefusedByName) {
     write("adapter/adapter_config.json", changed.dump());
     std::string texts[3];
     const std::function<void()> uses[] = {
-        merge, [&] { weights::convert_lora({.in = file, .out = folder_ / "c.safetensors", .to = "kohya"}); },
+        merge, [&] { models::convert_lora({.in = file, .out = folder_ / "c.safetensors", .to = "kohya"}); },
         [&] { adapter_values({.rank = 4, .alpha = 4}, {kWan[0].official}, file, nullptr); }};
     for (size_t i = 0; i < 3; ++i) try {
         uses[i]();
@@ -495,9 +495,9 @@ TEST_F(Adapters, OfDoraForComfyuiWantTheBaseAndFindTheOneThatPeftNoted) {
                   Kind::dora_rows,
                   {{&kWan[1], random({4, 16}), random({24, 4}), rows_of(base_[kWan[1].official]) * 1.1, 4, 8.0}}};
   const fs::path file = save_adapter(adapter), out = folder_ / "c/x.safetensors";
-  const weights::ConvertOptions options = {.in = file, .out = out, .to = "comfyui", .force = true};
+  const models::ConvertOptions options = {.in = file, .out = out, .to = "comfyui", .force = true};
   try {
-    weights::convert_lora(options);
+    models::convert_lora(options);
     ADD_FAILURE() << "written without the base's lengths";
   } catch (const UserError& refusal) {
     EXPECT_EQ(refusal.code(), Exit::usage);
@@ -507,7 +507,7 @@ TEST_F(Adapters, OfDoraForComfyuiWantTheBaseAndFindTheOneThatPeftNoted) {
   nlohmann::json config = nlohmann::json::parse(read(folder_ / "adapter/adapter_config.json"));
   config["base_model_name_or_path"] = base_file(false);
   write("adapter/adapter_config.json", config.dump());
-  weights::convert_lora(options);
+  models::convert_lora(options);
   expect_in_program(adapter, "comfyui", out);
   EXPECT_THROW(adapter_values({.rank = 4, .alpha = 4, .dora = true}, {kWan[1].official}, out, nullptr), UserError)
       << "its magnitudes are ComfyUI's";

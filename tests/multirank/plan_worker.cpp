@@ -27,7 +27,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/engine/store/updates.h"
 #include "tessera/ops/adamw.h"
@@ -35,8 +35,8 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/compile/races.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/rules/races.h"
 
 namespace tessera::engine {
 namespace {

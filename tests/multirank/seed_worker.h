@@ -12,7 +12,7 @@
 #include "families.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
-#include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/store/meter.h"

@@ -23,7 +23,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
-#include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launcher.h"
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {

@@ -335,13 +335,13 @@ TEST_P(Fp8Products, CodesAreSharedWhileTheInputIsWhatItWas) {
 TEST_P(Fp8Products, TheLastReaderOfColumnsFreesThem) {
   const Operands o;
   Fp8Inputs inputs;
-  const auto columns = inputs.columns(o.x);
-  EXPECT_EQ(inputs.columns(o.x), columns);
+  const auto columns = inputs.readers(o.x);
+  EXPECT_EQ(inputs.readers(o.x), columns);
   Tensor first = at::full({kOut, kIn}, NAN), second = at::full({kOut, kIn}, NAN);
   fp8_weight_gradient(first, o.dy, o.x, false, /*add=*/false, columns.get());
-  EXPECT_TRUE(columns->lines.codes.defined());
+  EXPECT_TRUE(columns->made.codes.defined());
   fp8_weight_gradient(second, o.dy, o.x, false, /*add=*/false, columns.get());
-  EXPECT_FALSE(columns->lines.codes.defined());
+  EXPECT_FALSE(columns->made.codes.defined());
   EXPECT_TRUE(first.equal(second));
 }
 

@@ -58,7 +58,7 @@ Linears linears_of_a_text(const Tensor& x, const std::array<Tensor, 2>& w, Round
   const auto grads = torch::autograd::grad({y}, {input, anchor}, {at::ones_like(y)}, false, false, true);
   if (readers) {
     EXPECT_EQ(readers->readers, 1) << "the linears have read it, this test has not";
-    EXPECT_TRUE(readers->rows.defined() && readers->rows.equal(x.to(at::kBFloat16)));
+    EXPECT_TRUE(readers->made.defined() && readers->made.equal(x.to(at::kBFloat16)));
   }
   return {y.detach(), grads[0], {sites[0].grad, sites[1].grad}};
 }

@@ -5,10 +5,10 @@
 #include <fstream>
 
 #include "bounded.h"
+#include "tessera/plan/compile/rules.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/rules/rules.h"
-#include "tessera/plan/scenario/scenario.h"
+#include "tessera/plan/search/scenario.h"
 #include "tessera/plan/simulate/profile.h"
 
 namespace tessera::plan {

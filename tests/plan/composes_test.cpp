@@ -1,4 +1,4 @@
-#include "tessera/plan/scenario/composes.h"
+#include "tessera/plan/search/composes.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/compile/rules.h"
 
 namespace tessera::plan::toy {
 

@@ -1,6 +1,6 @@
 // One order of issue: the lists of all ranks of a mesh come to their end on devices that begin messages in the order in which
 // the host gives them; ranks that issue in different orders do not.
-#include "tessera/plan/rules/issue.h"
+#include "tessera/plan/compile/issue.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-#include "tessera/plan/scenario/scenario.h"
+#include "tessera/plan/search/scenario.h"
 
 namespace tessera::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include "plan/toy.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/plan/scenario/scenario.h"
+#include "tessera/plan/search/scenario.h"
 
 namespace tessera::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/base/check.h"
-#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/compile/rules.h"
 
 namespace tessera::plan {
 namespace {

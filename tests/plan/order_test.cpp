@@ -7,8 +7,8 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/compile/races.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/rules/races.h"
 
 namespace tessera::plan {
 namespace {

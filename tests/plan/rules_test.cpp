@@ -1,4 +1,4 @@
-#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/compile/rules.h"
 
 #include <gtest/gtest.h>
 

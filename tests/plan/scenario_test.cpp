@@ -1,4 +1,4 @@
-#include "tessera/plan/scenario/scenario.h"
+#include "tessera/plan/search/scenario.h"
 
 #include <gtest/gtest.h>
 

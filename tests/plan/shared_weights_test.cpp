@@ -6,8 +6,8 @@
 
 #include "plan/planner_toy.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/rules/races.h"
-#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/compile/races.h"
+#include "tessera/plan/compile/rules.h"
 
 namespace tessera::plan {
 namespace {

@@ -9,8 +9,8 @@
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/compile/rules.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/rules/rules.h"
 #include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {

@@ -7,8 +7,8 @@
 
 #include "plan/edit.h"
 #include "plan/toy.h"
+#include "tessera/plan/compile/rules.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/plan/rules/rules.h"
 
 namespace tessera::plan {
 namespace {

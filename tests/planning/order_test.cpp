@@ -5,7 +5,7 @@
 #include "tessera/job/job.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
-#include "tessera/plan/rules/races.h"
+#include "tessera/plan/compile/races.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/planning.h"
 #include "tessera/recipe/run_recipe.h"

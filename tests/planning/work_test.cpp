@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 
@@ -120,7 +120,7 @@ TEST(Work, FrozenWeightsHaveNoGradientAndUnitsBeforeTheFirstTrainedOneNoBackward
   EXPECT_TRUE(work.at("head").weight_grads.empty());
 }
 
-/// [Note: what hides an exchange] in engine/parallel/attention.h, of a block of 24 tokens on each of two ranks and 16 rows of
+/// [Note: what hides an exchange] in engine/sequence_attention.h, of a block of 24 tokens on each of two ranks and 16 rows of
 /// text: q, k, v and o are products of 24 rows each, the text's k and v of 16.
 TEST(Exchanges, OfUlyssesTravelBesideProductsThatTheUnitRunsMeanwhile) {
   const auto model = models::make_denoiser({.config_text = kConfig});

@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Each parameter's elements count up from a number of its own.
-weights::Source counting(const net::Denoiser& model) {
-  weights::Source source;
+models::Source counting(const net::Denoiser& model) {
+  models::Source source;
   std::map<std::string, float> first;
   for (const auto& unit : model.units())
     for (const plan::ParamSpec& param : unit->spec().params)
@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Export, ::testing::Values("wan-tiny", "opensora
 
 TEST_P(Export, IsOneFileOrAsManyAsTheirBytesAskForAndLeavesNoneOfAnEarlierExport) {
   const auto model = models::make_denoiser({.preset = GetParam()});
-  const weights::Source source = counting(*model);
+  const models::Source source = counting(*model);
   const fs::path folder = fs::temp_directory_path() / ("tessera-export-" + std::to_string(::getpid()));
   const std::set<std::string> whole = {"config.json", "diffusion_pytorch_model.safetensors"};
   for (int64_t limit : {int64_t{1}, kExportedFileBytes, int64_t{1} << 16}) {

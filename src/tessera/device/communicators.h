@@ -9,7 +9,7 @@
 //   while (!nccl.settled(pair)) ...;                                       // the stream has it
 //
 // A communicator is used by one thread at a time; `fault` and `abort_all` by any. The messages of all communicators of a process
-// are given to their streams in one order, the same on all ranks: [Note: one order of issue] in plan/rules/issue.h.
+// are given to their streams in one order, the same on all ranks: [Note: one order of issue] in plan/compile/issue.h.
 #include <cstdint>
 #include <optional>
 #include <stdexcept>

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/simulate/libraries.h"

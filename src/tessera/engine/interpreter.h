@@ -9,7 +9,7 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/engine/collectives.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/step_numbers.h"
 #include "tessera/engine/store/disk.h"
 #include "tessera/engine/store/workers.h"

@@ -6,7 +6,7 @@
 
 #include "tessera/device/streams.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/rules/issue.h"
+#include "tessera/plan/compile/issue.h"
 
 namespace tessera::engine {
 

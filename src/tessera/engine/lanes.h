@@ -94,7 +94,7 @@ class Lanes {
 
   using Runs = std::vector<std::shared_ptr<ScheduleRun>>;
 
-  /// One schedule, or training passes side by side ([Note: side by side] of plan/rules/issue.h).
+  /// One schedule, or training passes side by side ([Note: side by side] of plan/compile/issue.h).
   void begin(const Runs& runs);
   /// Instructions [begin, end) of the list; those of other lanes are handed to their threads. Rethrows a lane's failure.
   void run(const std::shared_ptr<ScheduleRun>& shared, int begin, int end);

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/ops/session.h"
 

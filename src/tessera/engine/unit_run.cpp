@@ -11,8 +11,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
-#include "tessera/engine/parallel/attention.h"
-#include "tessera/engine/parallel/tensor.h"
+#include "tessera/engine/sequence_attention.h"
+#include "tessera/engine/tensor_parallel.h"
 #include "tessera/ops/activations.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/kernels.h"

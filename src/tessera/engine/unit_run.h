@@ -1,10 +1,10 @@
 #pragma once
 // The engine's Context: the same sites as the plain one, over views of the weights in the unit's slot. Operators write
 // weight gradients straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
-#include "tessera/engine/parallel/tensor.h"
-#include "tessera/engine/parallel/ulysses.h"
 #include "tessera/engine/saved.h"
 #include "tessera/engine/store/store.h"
+#include "tessera/engine/tensor_parallel.h"
+#include "tessera/engine/ulysses.h"
 #include "tessera/net/context.h"
 #include "tessera/net/unit.h"
 #include "tessera/ops/ops.h"

@@ -80,14 +80,21 @@ Found of_device(const recipe::Recipe& recipe) {
   return {"fp32", gpu.name + " is no GPU of sm_80 or newer"};
 }
 
+struct Gpu {
+  std::string chip, name;
+};
+
+/// What is planned for, or what computes; without a chip where no GPU does.
+Gpu gpu_of(const recipe::Recipe& recipe) {
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
+  if (!profile.target.empty() || !device::used()) return {profile.target, "plan.profile " + profile.name};
+  const device::Properties gpu = device::used()->properties(device::here().index());
+  return {gpu.chip, gpu.name};
+}
+
 /// Of a recipe that asks for products in 8 bits. Throws UserError (usage) for GPUs that have none.
 std::string told_fp8(const recipe::Recipe& recipe) {
-  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
-  std::string chip = profile.target, name = "plan.profile " + profile.name;
-  if (chip.empty() && device::used()) {
-    const device::Properties gpu = device::used()->properties(device::here().index());
-    chip = gpu.chip, name = gpu.name;
-  }
+  const auto [chip, name] = gpu_of(recipe);
   if (chip.empty())
     return std::string(kCompute) +
            " = fp8: a CPU computes, which has no products of 8 bits: the same codes by products of bf16, slower than "
@@ -110,16 +117,12 @@ std::string settled_compute(recipe::Recipe& recipe) {
 
 /// By the chip that is planned for, or that computes; nothing where no GPU does, or none with a choice.
 Found attention_of_device(const recipe::Recipe& recipe) {
-  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
-  std::string chip = profile.target, name = "plan.profile " + profile.name;
-  if (chip.empty() && device::used()) {
-    const device::Properties gpu = device::used()->properties(device::here().index());
-    chip = gpu.chip, name = gpu.name;
-  }
+  const auto [chip, name] = gpu_of(recipe);
   if (chip != "sm_90") return {};
   if (recipe.run.deterministic) return {"flash", "run.deterministic, and cuDNN's backward gives other bits each time"};
   if (device::used())
     if (const std::string lacks = ops::why_no_cudnn_attention(); !lacks.empty()) return {"flash", lacks};
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
   const plan::RateByDtype& rates = profile.device.attention_backward;
   const auto flash = rates.find("bf16"), cudnn = rates.find("bf16" + std::string(plan::kByCudnn));
   if (flash != rates.end() && cudnn != rates.end() && flash->second.top > cudnn->second.top)

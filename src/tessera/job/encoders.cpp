@@ -47,11 +47,11 @@ bool encodes_clips(const recipe::Recipe& recipe) {
   return any_part(recipe, [](const recipe::Recipe& part) { return !part.data.latents || part.sample.every > 0; });
 }
 
-weights::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path) {
+models::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path) {
   const auto foreign = [&encoder](const std::string& name, const std::string& naming) {
     return encoder.foreign_name(name, naming);
   };
-  return weights::NamedWeights(path, encoder.units(), foreign, models::kTextNamings);
+  return models::NamedWeights(path, encoder.units(), foreign, models::kTextNamings);
 }
 
 std::string likely_text_cause(const std::string&, const std::vector<int64_t>&) {

@@ -9,10 +9,10 @@
 #include "tessera/data/audio.h"
 #include "tessera/models/encoders/clip_vision.h"
 #include "tessera/models/known.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/net/encoders.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::job {
 
@@ -29,7 +29,7 @@ bool drops_captions(const recipe::Recipe::Diffusion& diffusion);
 //   const NamedWeights weights = open_text_weights(*job.text, recipe.data.text_encoder_path);
 
 /// The weights of an encoder, and what another shape in them suggests.
-weights::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path);
+models::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path);
 std::string likely_text_cause(const std::string& name, const std::vector<int64_t>& shape);
 
 /// data.instruction, or data.instruction_image for pictures where there is one: the text itself, or that of the file it

@@ -20,11 +20,11 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/models/common/trained_parts.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/stages.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::job {
 
@@ -286,11 +286,11 @@ std::string likely_cause(const std::string& name, const std::vector<int64_t>& sh
                         : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
 }
 
-weights::NamedWeights open_weights_of(const std::string& path, const net::Denoiser& form) {
+models::NamedWeights open_weights_of(const std::string& path, const net::Denoiser& form) {
   const auto foreign = [&form](const std::string& name, const std::string& naming) {
     return form.foreign_name(name, naming);
   };
-  return weights::NamedWeights(path, form.units(), foreign, models::kDenoiserNamings);
+  return models::NamedWeights(path, form.units(), foreign, models::kDenoiserNamings);
 }
 
 std::set<std::string> parameters_of(const net::Denoiser& form) {
@@ -317,7 +317,7 @@ std::unique_ptr<net::Denoiser> form_of_file(const Job& job, const std::string& p
 /// Of `path`, a file of that form; what the model has beside it is `absent`.
 void load_form(const std::string& path, const net::Denoiser& form, engine::Store& store, const engine::Fill& absent,
                engine::Roundings* rounded) {
-  const weights::NamedWeights weights = open_weights_of(path, form);
+  const models::NamedWeights weights = open_weights_of(path, form);
   const std::set<std::string> known = parameters_of(form);
   const auto stored = weights.names();
   const auto name = [&](const std::string& param) { return known.contains(param) ? stored(param) : std::string(); };
@@ -392,7 +392,7 @@ void check_teacher(const recipe::Recipe& recipe, const Job& job) {
   const char* of_one_plan =
       "student and teacher are of the same sizes, as one plan cuts both: set model.preset or model.config";
   try {
-    const weights::NamedWeights weights = open_weights_of(job.experts.teacher, *form);
+    const models::NamedWeights weights = open_weights_of(job.experts.teacher, *form);
     weights.check(form->units(), likely_cause);
     // More blocks than the student's would be left out without a word.
     if (recipe.values.at("model.extra_tensors") == "refuse") weights.check_unknown(form->units(), of_one_plan);
@@ -435,7 +435,7 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
             "start from a student's weights, set distill.logvar = false where they lack the weight alone, or "
             "use train.mode = \"full\"");
       const net::Denoiser& form = other ? *other : *job.model;
-      const weights::NamedWeights weights = open_weights_of(own.model.path, form);
+      const models::NamedWeights weights = open_weights_of(own.model.path, form);
       weights.check(form.units(), likely_cause);
       if (recipe.values.at("model.extra_tensors") == "refuse")
         weights.check_unknown(form.units(),
@@ -475,7 +475,7 @@ void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& st
     };
     return load_form(recipe.model.path, *teacher, store, own, &rounded);
   }
-  const weights::NamedWeights weights = open_weights_of(recipe.model.path, *job.model);
+  const models::NamedWeights weights = open_weights_of(recipe.model.path, *job.model);
   engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded, base_is_there);
 }
 

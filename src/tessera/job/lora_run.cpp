@@ -10,10 +10,10 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/families/lora_namings.h"
+#include "tessera/models/convert_lora.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/adapters.h"
 #include "tessera/ops/frozen.h"
-#include "tessera/weights/convert_lora.h"
 
 namespace tessera::job {
 
@@ -49,15 +49,15 @@ models::LoraKey key_of(const std::string& param) {
   throw InternalError("train.lora", param + " is no adapter's");
 }
 
-[[noreturn]] void does_not_fit(const weights::LoraFile& file, const std::string& problem, const std::string& hint) {
+[[noreturn]] void does_not_fit(const models::LoraFile& file, const std::string& problem, const std::string& hint) {
   throw UserError(Exit::input, "lora.init", file.path().string() + ": " + problem, hint);
 }
 
 /// Where a file's modules have lower ranks than the run's, they are filled up.
-void check_rank(const weights::LoraFile& file, const models::AdapterRule& rule) {
+void check_rank(const models::LoraFile& file, const models::AdapterRule& rule) {
   std::set<int64_t> ranks;
   bool as_the_run = true;
-  for (const weights::LoraModule& module : file.modules()) {
+  for (const models::LoraModule& module : file.modules()) {
     if (!module.low_rank()) continue;
     ranks.insert(module.rank);
     as_the_run = as_the_run && module.rank <= rule.rank_of(module.name) && !rule.ranks.empty();
@@ -74,16 +74,16 @@ void check_rank(const weights::LoraFile& file, const models::AdapterRule& rule) 
 }
 
 /// The name of a kind of adapters as lora.kind has it.
-std::string key_of_kind(const weights::LoraModule& module) {
+std::string key_of_kind(const models::LoraModule& module) {
   std::string kind = module.kind();
   std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return kind;
 }
 
-void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
+void check_file(const models::LoraFile& file, const models::AdapterRule& rule,
                 const std::vector<std::string>& modules) {
   file.check_usable();
-  for (const weights::LoraModule& module : file.modules()) {
+  for (const models::LoraModule& module : file.modules()) {
     if (std::find(modules.begin(), modules.end(), module.name) == modules.end())
       does_not_fit(file, "has " + module.name + ", which the run does not adapt", "add it to lora.targets");
     if (module.diff || module.diff_bias || module.up_bias)
@@ -94,7 +94,7 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
                    "set lora.kind = " + kind + ", or merge it: tessera convert --merge");
   }
   check_rank(file, rule);
-  for (const weights::LoraModule& module : file.modules()) {
+  for (const models::LoraModule& module : file.modules()) {
     if (module.magnitude.has_value() != rule.dora)
       does_not_fit(file, module.name + (rule.dora ? " has no magnitude" : " has a magnitude of DoRA"),
                    std::string("set lora.dora = ") + (rule.dora ? "false" : "true"));
@@ -110,7 +110,7 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
 
 /// One tensor of a LoRA in the form the run trains: the scale of the file goes into B. What a smaller rank lacks of A is
 /// that of `initial`, of B zero.
-at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale,
+at::Tensor value_of(const models::LoraFile& file, const models::LoraModule& module, LoraPart part, double scale,
                     const at::Tensor& initial) {
   if (part == LoraPart::magnitude) return file.rows_of(module, module.magnitude).flatten();
   if (part >= models::kFirstFactor) {
@@ -157,7 +157,7 @@ void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model) {
   if (!recipe.lora.on) return;
   const models::WeightForm* form = models::form_of(model);
   for (const std::string& naming : recipe.lora.exports) {
-    weights::check_naming(form, naming, "lora.export");
+    models::check_naming(form, naming, "lora.export");
     if (recipe.lora.kind != "lora" && (naming == "peft" || naming == "diffsynth"))
       throw UserError(Exit::usage, "lora.export",
                       naming + " names have no place for lora.kind = \"" + recipe.lora.kind + "\"",
@@ -175,14 +175,14 @@ void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model) {
 
 void check_lora_init(const models::AdapterRule& rule, const std::vector<std::string>& modules,
                      const net::Denoiser& model, const fs::path& from) {
-  const weights::LoraFile file = weights::LoraFile::open(from, models::form_of(model));
+  const models::LoraFile file = models::LoraFile::open(from, models::form_of(model));
   file.check_usable();
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const auto& unit : model.units())
     for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
   constexpr const char* kHint =
       "give a LoRA of this base (tessera inspect tells its modules), or the base that it was made for";
-  for (const weights::LoraModule& module : file.modules()) {
+  for (const models::LoraModule& module : file.modules()) {
     const auto linear = shapes.find(module.name + ".weight");
     if (linear == shapes.end())
       does_not_fit(file, "is of another model: it has " + module.name + ", this one has no such linear", kHint);
@@ -200,14 +200,14 @@ void check_lora_init(const models::AdapterRule& rule, const std::vector<std::str
 
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
                             const fs::path& from, const models::WeightForm* form) {
-  std::shared_ptr<weights::LoraFile> file;
+  std::shared_ptr<models::LoraFile> file;
   if (!from.empty()) {
-    file = std::make_shared<weights::LoraFile>(weights::LoraFile::open(from, form));
+    file = std::make_shared<models::LoraFile>(models::LoraFile::open(from, form));
     check_file(*file, rule, modules);
   }
   return [rule, file](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     const models::LoraKey key = key_of(param.name);
-    const weights::LoraModule* module = file ? file->find(key.module) : nullptr;
+    const models::LoraModule* module = file ? file->find(key.module) : nullptr;
     if (!module) return models::initialise_adapter(param, rule.seed, first, count, out);
     at::Tensor initial = at::empty(param.shape, at::kFloat);
     models::initialise_adapter(param, rule.seed, 0, initial.numel(), initial.mutable_data_ptr<float>());
@@ -286,15 +286,15 @@ checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& 
 
 namespace {
 
-void write_naming(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+void write_naming(const recipe::Recipe& recipe, const LoraFacts& facts, const models::LoraFile& lora,
                   const std::string& naming, const fs::path& folder) {
-  std::optional<weights::LoraBase> base;
+  std::optional<models::LoraBase> base;
   const fs::path file = folder / exported_name(naming);
   checkpoint::make_folder(file.parent_path(), "check run.out");
-  weights::LoraPlan plan = weights::plan_lora(
-      lora, naming, "", [&]() -> const weights::LoraBase& { return base ? *base : base.emplace(facts.weights); });
+  models::LoraPlan plan = models::plan_lora(
+      lora, naming, "", [&]() -> const models::LoraBase& { return base ? *base : base.emplace(facts.weights); });
   plan.metadata.merge(lora_origin(recipe, facts));
-  weights::write_lora(lora, plan, file);
+  models::write_lora(lora, plan, file);
 }
 
 }  // namespace
@@ -333,10 +333,10 @@ void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::S
   metadata.merge(lora_origin(recipe, facts));
   checkpoint::write_safetensors(file, tensors, metadata);
   for (const std::string& naming : recipe.lora.exports)
-    if (naming != "diffusers") write_naming(recipe, facts, weights::LoraFile::open(file, facts.form), naming, folder);
+    if (naming != "diffusers") write_naming(recipe, facts, models::LoraFile::open(file, facts.form), naming, folder);
 }
 
-void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const models::LoraFile& lora,
                const fs::path& folder) {
   std::vector<std::string> namings = recipe.lora.exports;
   if (std::ranges::find(namings, "diffusers") == namings.end()) namings.emplace_back("diffusers");

@@ -12,9 +12,9 @@
 #include "tessera/comm/comm.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
+#include "tessera/models/lora_file.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
-#include "tessera/weights/lora_file.h"
 
 namespace tessera::job {
 
@@ -50,7 +50,7 @@ void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::S
                  const std::filesystem::path& folder);
 
 /// The same from a file or a training checkpoint; one rank calls it.
-void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const models::LoraFile& lora,
                const std::filesystem::path& folder);
 
 /// What a manifest says of adapters: rank, alpha, rslora, dora, and the modules as targets.

@@ -9,8 +9,8 @@
 #include "tessera/families/registry.h"
 #include "tessera/job/encoders.h"
 #include "tessera/job/experts.h"
+#include "tessera/models/convert_source.h"
 #include "tessera/models/registry.h"
-#include "tessera/weights/convert_source.h"
 
 namespace tessera::job {
 
@@ -44,7 +44,7 @@ Named find_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model
   const std::string& name = identity.form->null_caption;
   if (at::Tensor rows = read_rows(path, identity.prefix + name, model.context_dim()); rows.defined())
     return {name, rows};
-  const std::filesystem::path beside = weights::official_only_beside(path);
+  const std::filesystem::path beside = models::official_only_beside(path);
   if (!std::filesystem::exists(beside)) return {};
   return {name, read_rows(beside.string(), name, model.context_dim())};
 }
@@ -58,7 +58,7 @@ at::Tensor learned_null_caption(const recipe::Recipe& recipe, const net::Denoise
 void save_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model, const std::filesystem::path& folder) {
   const auto [name, rows] = find_null_caption(recipe, model);
   if (!rows.defined()) return;
-  checkpoint::write_safetensors(weights::official_only_beside(folder),
+  checkpoint::write_safetensors(models::official_only_beside(folder),
                                 {{name, DType::f32, rows.sizes().vec(), rows.const_data_ptr()}}, {{"format", "pt"}});
 }
 

@@ -12,7 +12,7 @@
 
 namespace tessera::job {
 
-/// What an exported folder of weights has beside them (weights::official_only_beside), so that it needs nothing of the weights
+/// What an exported folder of weights has beside them (models::official_only_beside), so that it needs nothing of the weights
 /// that its run began with: their learned null caption. Writes nothing where there is none.
 void save_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model, const std::filesystem::path& folder);
 

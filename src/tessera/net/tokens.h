@@ -103,7 +103,7 @@ SegmentOffsets segment_offsets(const Tokens& tokens, const Segments& segments);
 
 /// The rows of a packed micro-batch: T tokens of B samples, one after the other, and further spaces. Where ranks share
 /// a sequence, x and every table have only the tokens [begin, end), while offsets stay those of the whole micro-batch
-/// (engine/parallel/slice.h).
+/// (engine/slice.h).
 struct Tokens : Space {
   std::vector<Space> spaces = {};         ///< 1, 2, ...: as the family numbers them
   std::vector<Segments> segments = {};    ///< the family's tables, for attention that is not sample by sample

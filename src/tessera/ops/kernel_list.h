@@ -1,5 +1,5 @@
 #pragma once
-// The functions of ops::Kernels, in its order, so that a table declares and fills them without repeating what they are.
+// The functions of ops::Kernels that every table has, in its order, so that a table declares and fills them without repeating what they are.
 //
 //   namespace cpu { TESSERA_EACH_KERNEL(TESSERA_DECLARE_KERNEL) }     // Tensor linear(const Tensor& x, ...); and so on
 #include <type_traits>
@@ -18,8 +18,7 @@
   each(depthwise_weight_gradient) each(unfold) each(unfold_gradient) each(embedding_gradient) \
   each(drop_rows) each(attention) each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \
   each(linear_attention_states_backward) each(linear_attention_result) \
-  each(linear_attention_result_backward) each(silu_glu) each(silu_glu_gradients) \
-  each(gated_depthwise) each(gated_depthwise_gradients)
+  each(linear_attention_result_backward) each(silu_glu) each(silu_glu_gradients)
 // clang-format on
 
 /// Declares a function of this name with the signature of the table's.
@@ -29,7 +28,7 @@ namespace tessera::ops {
 
 #define TESSERA_COUNT_KERNEL(name) +1
 static_assert(sizeof(Kernels) ==
-                  sizeof(const char*) + (0 TESSERA_EACH_KERNEL(TESSERA_COUNT_KERNEL)) * sizeof(void (*)()),
+                  sizeof(const char*) + (2 TESSERA_EACH_KERNEL(TESSERA_COUNT_KERNEL)) * sizeof(void (*)()),
               "a function of Kernels is missing in TESSERA_EACH_KERNEL");
 #undef TESSERA_COUNT_KERNEL
 

@@ -276,12 +276,13 @@ struct Kernels {
   /// x * silu(gate), alike; and the gradients of x and gate.
   Tensor (*silu_glu)(const Tensor& x, const Tensor& gate);
   std::pair<Tensor, Tensor> (*silu_glu_gradients)(const Tensor& dy, const Tensor& x, const Tensor& gate);
+  // The last two are null in a table that has no kernel of their own: its convolution and silu_glu do their work.
   /// value * silu(depthwise(x)), and the gradients of value and of the convolution's result, which is computed again.
   Tensor (*gated_depthwise)(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w,
-                            const Tensor& bias, bool silu);
+                            const Tensor& bias, bool silu) = nullptr;
   std::pair<Tensor, Tensor> (*gated_depthwise_gradients)(const Tensor& dy, const Tensor& value, const Tensor& x,
                                                          const Tensor& table, const Tensor& w, const Tensor& bias,
-                                                         bool silu);
+                                                         bool silu) = nullptr;
 };
 
 /// Tensors for results of attention: those of `into`, and new ones for what is undefined there.

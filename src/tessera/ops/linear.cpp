@@ -62,7 +62,7 @@ struct Linear : Function<Linear<kGelu>> {
     const bool fp8 = takes_fp8(x, static_cast<at::ScalarType>(type));
     ctx->saved_data["fp8"] = fp8;
     if (fp8 && !kGelu && !site_of(weight)->frozen)
-      ctx->saved_data["columns"] = c10::IValue::make_capsule(session().fp8->columns(x));
+      ctx->saved_data["columns"] = c10::IValue::make_capsule(session().fp8->readers(x));
     const Tensor given = !kGelu && session().rounded ? session().rounded->given(x) : Tensor();
     if (!kGelu && session().rounded && !given.defined() && x.scalar_type() == at::kFloat && !site_of(weight)->frozen)
       ctx->saved_data["rounded"] = c10::IValue::make_capsule(session().rounded->readers(x));
@@ -81,13 +81,13 @@ struct Linear : Function<Linear<kGelu>> {
     if (weight.grad.defined()) {
       session().products.weight_grads += flops_of(x, weight.grad);
       const bool add = !std::exchange(weight.fresh, false);
-      RoundedInput rounded(x, shared.rounded ? shared.rounded->rows : Tensor());
+      RoundedInput rounded(x, shared.rounded ? shared.rounded->made : Tensor());
       const RoundedScope scope(shared.rounded ? &rounded : nullptr);
       if (fp8)
         fp8_weight_gradient(matrix(weight.grad), dy, x, kGelu, add, shared.columns.get());
       else
         kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, add);
-      if (shared.rounded) shared.rounded->rows = --shared.rounded->readers > 0 ? rounded.known() : Tensor();
+      if (shared.rounded) shared.rounded->made = --shared.rounded->readers > 0 ? rounded.known() : Tensor();
     }
     if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
   }
@@ -199,60 +199,11 @@ std::vector<Left>& all_left() {
 
 }  // namespace
 
-namespace {
-
-std::array<int64_t, 4> place_of(const Tensor& x) {
-  return {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
-}
-
-}  // namespace
-
-LastInput::LastInput(const Tensor& x)
-    : of_(x.defined() ? x.storage().getWeakStorageImpl()
-                      : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())) {
-  if (x.defined()) place_ = place_of(x);
-}
-bool LastInput::is(const Tensor& x) const {
-  return place_ == place_of(x) && of_.lock().get() == x.storage().unsafeGetStorageImpl();
-}
-
-void RoundedInput::take(const Tensor& x) {
-  if (input_.is(x)) return;
-  clear();
-  input_ = LastInput(x);
-}
-const Tensor& RoundedInput::rows(const Tensor& x) {
-  take(x);
-  if (!rows_.defined()) rows_ = x.to(at::kBFloat16);
-  return rows_;
-}
-c10::intrusive_ptr<RoundedRows> RoundedInput::readers(const Tensor& x) {
-  take(x);
-  if (!readers_) readers_ = c10::make_intrusive<RoundedRows>();
-  ++readers_->readers;
-  return readers_;
-}
-
-void Fp8Inputs::take(const Tensor& x) {
-  if (input_.is(x)) return;
-  clear();
-  input_ = LastInput(x);
-}
-
 const Fp8Lines& Fp8Inputs::rows(const Tensor& x) {
   take(x);
   if (!rows_.codes.defined()) rows_ = kernels(x).fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/false, /*gelu=*/false);
   return rows_;
 }
-
-c10::intrusive_ptr<Fp8Columns> Fp8Inputs::columns(const Tensor& x) {
-  take(x);
-  if (!columns_) columns_ = c10::make_intrusive<Fp8Columns>();
-  ++columns_->readers;
-  return columns_;
-}
-
-void Fp8Inputs::clear() { *this = Fp8Inputs(); }
 
 double* fp8_counts(at::ScalarType format) {
   double* counts = session().fp8_counts;
@@ -309,9 +260,9 @@ Tensor fp8_input_gradient(const Tensor& dy, const Fp8Weight& w, at::ScalarType t
 void fp8_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add, Fp8Columns* shared) {
   const Kernels& table = kernels(x);
   const Fp8Lines of_dy = table.fp8_lines(dy, at::kFloat8_e5m2, /*turned=*/true, /*gelu=*/false);
-  Fp8Lines of_x = shared ? shared->lines : Fp8Lines();
+  Fp8Lines of_x = shared ? shared->made : Fp8Lines();
   if (!of_x.codes.defined()) of_x = table.fp8_lines(x, at::kFloat8_e4m3fn, /*turned=*/true, gelu);
-  if (shared) shared->lines = --shared->readers > 0 ? of_x : Fp8Lines();
+  if (shared) shared->made = --shared->readers > 0 ? of_x : Fp8Lines();
   table.fp8_product_into(dw, of_dy, of_x, add);
 }
 

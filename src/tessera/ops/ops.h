@@ -85,7 +85,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
                  const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
                  AttentionResult* keep = nullptr, const AttentionResult* known = nullptr);
 
-/// The passes of attention separately, without a graph, for keys in blocks (engine/parallel/attention.h): results of each
+/// The passes of attention separately, without a graph, for keys in blocks (engine/sequence_attention.h): results of each
 /// block to be merged, and gradients of each block for the log-sum-exp over all blocks. The caller allocates the
 /// outputs: in the dtype of the operands, or fp32 for merging and summing. lse and delta [H, rows], always fp32, may be
 /// column ranges of wider tensors. Samples without queries are skipped.

@@ -102,7 +102,9 @@ struct Depthwise : Function<Depthwise> {
 struct GatedDepthwise : Function<GatedDepthwise> {
   static Tensor run(const Tensor& value, const Tensor& x, const Tensor& table, const WeightSite& weight,
                     const WeightSite* bias, bool silu) {
-    return kernels(x).gated_depthwise(value, x, table, weight.value, value_of(bias), silu);
+    const Kernels& own = kernels(x);
+    if (own.gated_depthwise) return own.gated_depthwise(value, x, table, weight.value, value_of(bias), silu);
+    return own.silu_glu(value, Depthwise::run(x, table, weight, bias, value.scalar_type(), silu));
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& value, const Tensor& x, const Tensor& anchor,
                         const Tensor& table, Handle weight, Handle bias, bool silu) {
@@ -113,9 +115,14 @@ struct GatedDepthwise : Function<GatedDepthwise> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &value = saved[0], &x = saved[1], &table = saved[2];
+    const Tensor up = grads[0].contiguous();
+    const WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
+    const bool silu = ctx->saved_data["silu"].toBool();
+    const Kernels& own = kernels(x);
     const auto [d_value, dy] =
-        kernels(x).gated_depthwise_gradients(grads[0].contiguous(), value, x, table, site_of(ctx, "w")->value,
-                                             value_of(site_of(ctx, "b")), ctx->saved_data["silu"].toBool());
+        own.gated_depthwise_gradients
+            ? own.gated_depthwise_gradients(up, value, x, table, weight.value, value_of(bias), silu)
+            : own.silu_glu_gradients(up, value, Depthwise::run(x, table, weight, bias, value.scalar_type(), silu));
     return {d_value, depthwise_backward(ctx, dy, x, table, ctx->needs_input_grad(1)), {}, {}, {}, {}, {}};
   }
 };

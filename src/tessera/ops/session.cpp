@@ -2,6 +2,14 @@
 
 namespace tessera::ops {
 
+namespace {
+
+std::array<int64_t, 4> place_of(const at::Tensor& x) {
+  return {x.storage_offset(), x.size(0), x.size(1), static_cast<int64_t>(x._version())};
+}
+
+}  // namespace
+
 Session& session() {
   thread_local Session of_thread;
   return of_thread;
@@ -26,6 +34,21 @@ void DeferredGradients::close() {
     if (std::exchange(site->fresh, true)) continue;  // nothing was written
     add([site, sum] { std::exchange(site->fresh, false) ? site->grad.copy_(sum) : site->grad.add_(sum); });
   }
+}
+
+LastInput::LastInput(const at::Tensor& x)
+    : of_(x.defined() ? x.storage().getWeakStorageImpl()
+                      : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())) {
+  if (x.defined()) place_ = place_of(x);
+}
+bool LastInput::is(const at::Tensor& x) const {
+  return place_ == place_of(x) && of_.lock().get() == x.storage().unsafeGetStorageImpl();
+}
+
+const at::Tensor& RoundedInput::rows(const at::Tensor& x) {
+  take(x);
+  if (!rows_.defined()) rows_ = x.to(at::kBFloat16);
+  return rows_;
 }
 
 }  // namespace tessera::ops

@@ -73,57 +73,60 @@ class LastInput {
   std::array<int64_t, 4> place_ = {};
 };
 
-/// The columns of an input: the first weight gradient that reads them makes them, the last one frees them.
-struct Fp8Columns : torch::CustomClassHolder {
+/// What the weight gradients of all readers of an input share: the first of them makes it, the last one frees it.
+template <class T>
+struct SharedByReaders : torch::CustomClassHolder {
   int readers = 0;
-  Fp8Lines lines;
+  T made;
 };
+struct Fp8Columns : SharedByReaders<Fp8Lines> {};     ///< the codes of its columns
+struct RoundedRows : SharedByReaders<at::Tensor> {};  ///< an fp32 input rounded to bf16
 
-/// The codes of an input that several linears read one after the other (q, k and v): they are made once.
-class Fp8Inputs {
+/// What operators that read an input one after the other make of it once: `Rows` for their products, and what their weight
+/// gradients share. Another input, or clear(), ends it.
+template <class Rows, class Shared>
+class OfLastInput {
  public:
-  /// The rows of x in e4m3, until another input comes or clear().
-  const Fp8Lines& rows(const at::Tensor& x);
-  /// The same for all linears that read x; counts one more of them.
-  c10::intrusive_ptr<Fp8Columns> columns(const at::Tensor& x);
-  void clear();
+  /// The same for the weight gradients of all linears that read x; counts one more of them.
+  c10::intrusive_ptr<Shared> readers(const at::Tensor& x) {
+    take(x);
+    if (!shared_) shared_ = c10::make_intrusive<Shared>();
+    ++shared_->readers;
+    return shared_;
+  }
+  void clear() { *this = OfLastInput(); }
 
- private:
-  void take(const at::Tensor& x);
+ protected:
+  OfLastInput() = default;
+  OfLastInput(const at::Tensor& x, Rows rows, bool given) : input_(x), rows_(std::move(rows)), given_(given) {}
+  void take(const at::Tensor& x) {
+    if (!input_.is(x)) *this = OfLastInput(x, {}, /*given=*/false);
+  }
 
   LastInput input_;
-  Fp8Lines rows_;
-  c10::intrusive_ptr<Fp8Columns> columns_;
+  Rows rows_;
+  bool given_ = false;  ///< what made the input has made them as well
+
+ private:
+  c10::intrusive_ptr<Shared> shared_;
 };
 
-/// An fp32 input rounded to bf16 for weight gradients: the first that reads it rounds it, the last one frees that.
-struct RoundedRows : torch::CustomClassHolder {
-  int readers = 0;
-  at::Tensor rows;
+/// The codes of an input that several linears read one after the other (q, k and v).
+class Fp8Inputs : public OfLastInput<Fp8Lines, Fp8Columns> {
+ public:
+  const Fp8Lines& rows(const at::Tensor& x);  ///< in e4m3
 };
 
-/// An fp32 input of several linears with bf16 weights that read it one after the other (a text's k and v): it is rounded once.
-class RoundedInput {
+/// An fp32 input of several linears with bf16 weights that read it one after the other (a text's k and v).
+class RoundedInput : public OfLastInput<at::Tensor, RoundedRows> {
  public:
   RoundedInput() = default;
   /// What made x has rounded it as well.
-  RoundedInput(const at::Tensor& x, at::Tensor rounded) : input_(x), rows_(std::move(rounded)), given_(true) {}
-  /// Rounded, until another input comes or clear().
+  RoundedInput(const at::Tensor& x, const at::Tensor& rounded) : OfLastInput(x, rounded, /*given=*/true) {}
   const at::Tensor& rows(const at::Tensor& x);
-  /// The same for the weight gradients of all linears that read x; counts one more of them.
-  c10::intrusive_ptr<RoundedRows> readers(const at::Tensor& x);
   at::Tensor known() const { return rows_; }  ///< undefined: nobody has asked
   /// x rounded by what made it, which a graph can keep in place of x; or undefined.
   at::Tensor given(const at::Tensor& x) const { return given_ && input_.is(x) ? rows_ : at::Tensor(); }
-  void clear() { *this = RoundedInput(); }
-
- private:
-  void take(const at::Tensor& x);
-
-  LastInput input_;
-  at::Tensor rows_;
-  bool given_ = false;
-  c10::intrusive_ptr<RoundedRows> readers_;
 };
 
 /// What quantising an operand of products in 8 bits loses: of `kFp8Counts` numbers those of e4m3, then those of e5m2. Values;

@@ -18,10 +18,10 @@ struct Fp8Lines {
 };
 
 struct WeightSite {
-  at::Tensor value;     ///< view of the unit's slot; the store re-points it at every gather; undefined when released
-  at::Tensor grad;      ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
-  bool fresh = true;    ///< nothing is accumulated yet: the first writer assigns, later ones add
-  bool frozen = false;  ///< not trained
+  at::Tensor value;      ///< view of the unit's slot; the store re-points it at every gather; undefined when released
+  at::Tensor grad = {};  ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
+  bool fresh = true;     ///< nothing is accumulated yet: the first writer assigns, later ones add
+  bool frozen = false;   ///< not trained
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value in blocks of 8-bit codes (ops/frozen.h)
   /// Of rows and of columns, both [out, in], where a gather has brought these ([Note: gathers of codes] in plan/unit_spec.h): then
   /// the value has the shape alone.
@@ -80,7 +80,7 @@ void scale_by_magnitude(const at::Tensor& y, const Adapter& adapter, const at::T
 at::Tensor magnitude_gradients(const at::Tensor& dy, const at::Tensor& y, const Adapter& adapter,
                                const at::Tensor& norms, const WeightSite* bias);
 
-/// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/parallel/tensor.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
+/// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/tensor_parallel.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
 /// Each thread sums some columns, so the order of summation is fixed.
 void bias_gradient(const at::Tensor& dy, WeightSite& bias);
 

@@ -29,7 +29,7 @@ struct Deal {
   int64_t received(int dp_rank) const;
 };
 
-/// Experts whose passes run side by side, the lesser first: [Note: side by side] of plan/rules/issue.h.
+/// Experts whose passes run side by side, the lesser first: [Note: side by side] of plan/compile/issue.h.
 using ExpertPairs = std::vector<std::pair<size_t, size_t>>;
 /// As many pairs as there can be of experts whose samples a deal leaves a last micro-batch that only some ranks have, one sample
 /// each, and together no more ranks than there are. `micro_batches`: of each expert; one number: of all.

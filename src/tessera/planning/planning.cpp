@@ -12,8 +12,8 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
+#include "tessera/engine/slice.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/net/passes.h"
 #include "tessera/ops/session.h"
@@ -351,22 +351,9 @@ diffusion::HeadsBytes heads_of(const PlanRequest& request, const plan::ModelSpec
 /// A Planned measured for the micro-batches of `batch`, without a plan yet.
 Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   Planned planned;
-  planned.run = request.run;
-  planned.routing = request.routing;
-  planned.guidance_branches = request.guidance_branches;
-  planned.device_threads = request.device_threads;
-  planned.deterministic = request.deterministic;
+  static_cast<RunFacts&>(planned) = request;
   planned.budget = request.planner.budget;
   planned.host_budget = request.planner.host_budget;
-  planned.cache_entry = request.cache_entry;
-  planned.host_sample = request.host_sample;
-  planned.host_encoders = request.host_encoders;
-  planned.kept_weights = request.kept_weights;
-  planned.checkpoints_kept = request.checkpoints_kept;
-  planned.saves_by_clock = request.saves_by_clock;
-  planned.exported = request.exported;
-  planned.encoders = request.encoders;
-  planned.encoding = request.encoding;
   plan::Measured found = measure_batch(request, batch, known);
   planned.spec = std::move(found.model);
   planned.machine = std::move(found.machine);

@@ -48,8 +48,8 @@ struct RankShare {
   int local_world = 1;        ///< ranks of its machine
   int64_t micro_batch = 1;    ///< samples of its micro-batches at most
   int64_t resident = 0;       ///< device bytes of encoders that stay loaded, and of predictions that a soft gate mixes
-  int64_t host_encoders = 0;  ///< see PlanRequest
-  int64_t kept_weights = 0;   ///< see PlanRequest
+  int64_t host_encoders = 0;  ///< RunFacts
+  int64_t kept_weights = 0;   ///< RunFacts
   EncoderSeconds encoding;
 };
 
@@ -66,7 +66,26 @@ struct Exported {
   int64_t kept = 0;        ///< of those of saves; 0: all
 };
 
-struct PlanRequest {
+/// What a request says of the run around its steps, and a plan's memory, disk and reports read.
+struct RunFacts {
+  plan::RunShape run;
+  Routing routing;
+  int guidance_branches = 2;    ///< forward passes of one sampler step
+  int device_threads = 1;       ///< that compute on the device: the step's, and those of encoders beside it
+  bool deterministic = false;   ///< run.deterministic
+  EncoderBytes encoders;        ///< memory of `prepare` and of sampling
+  EncoderSeconds encoding;      ///< what machine.beside was made of, for reports
+  int checkpoints_kept = 0;     ///< 0: all checkpoints of the run
+  bool saves_by_clock = false;  ///< beside those of run.checkpoint_every; any step may be saved
+  Exported exported = {};       ///< what the run writes for other programs
+  int64_t cache_entry = 0;      ///< bytes of a cached sample with the longest text; 0: no cache
+  int64_t host_sample = 0;      ///< host bytes of a training sample with noise and target (train/loader.h)
+  int64_t host_encoders = 0;    ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  int64_t kept_weights = 0;     ///< host bytes of a rank for its weights as they were, while sample.lora is in them
+};
+
+/// What is asked of the planner; what it answers is a Planned.
+struct PlanRequest : RunFacts {
   const net::Denoiser* model = nullptr;
   std::string model_name;
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
@@ -91,30 +110,16 @@ struct PlanRequest {
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
-  plan::RunShape run;
   struct Heads {
     std::set<int64_t> blocks = {};  ///< of the teacher
     diffusion::AdversarialRule rule = {};
-  } heads = {};  ///< that judge a student: run.judges
-  Routing routing;
-  int guidance_branches = 2;   ///< forward passes of one sampler step
-  int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
-  bool deterministic = false;  ///< run.deterministic
+  } heads = {};                ///< that judge a student: run.judges
   std::string no_graphs = {};  ///< why the run's steps cannot be graphs, where the plan does not know it
   int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
   int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
   int64_t between_steps = 0;   ///< further bytes resident only between steps, while a sample is decoded
-  EncoderBytes encoders;       ///< memory of `prepare` and of sampling
   /// Bytes of a rank at the peak of `prepare` with this plan.budget; empty: encoders are part of the step's memory.
   std::function<int64_t(int64_t budget)> prepare_peak = {};
-  EncoderSeconds encoding;      ///< what machine.beside was made of, for reports
-  int checkpoints_kept = 0;     ///< 0: all checkpoints of the run
-  bool saves_by_clock = false;  ///< beside those of run.checkpoint_every; any step may be saved
-  Exported exported = {};       ///< what the run writes for other programs
-  int64_t cache_entry = 0;      ///< bytes of a cached sample with the longest text; 0: no cache
-  int64_t host_sample = 0;      ///< host bytes of a training sample with noise and target (train/loader.h)
-  int64_t host_encoders = 0;    ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
-  int64_t kept_weights = 0;     ///< host bytes of a rank for its weights as they were, while sample.lora is in them
   std::function<RankShare(const Mesh&)> share_on = {};             ///< of other meshes; empty: as here
   std::shared_ptr<Measurements> measurements = no_measurements();  ///< that copies of a request share
   OnPlanPhase on_phase = {};
@@ -128,7 +133,8 @@ struct MemoryPrice {
   bool binds = false;  ///< the step is faster with it
 };
 
-struct Planned {
+/// A choice of the planner, what it predicts of it, and what was measured for both.
+struct Planned : RunFacts {
   plan::ModelSpec spec;
   /// Of heads that judge a student: its teacher up to their blocks, frozen, with gradients of the inputs; null: there are none.
   std::shared_ptr<const plan::ModelSpec> features = nullptr;
@@ -140,21 +146,7 @@ struct Planned {
   std::map<int, plan::StepSeconds> of_expert;  ///< of experts whose steps differ from the first expert's
   int64_t budget = 0;                          ///< device bytes a rank; 0: unlimited
   int64_t host_budget = 0;                     ///< host bytes a rank; 0: the planner offloads nothing
-  int checkpoints_kept = 0;                    ///< 0: all of the run
-  bool saves_by_clock = false;
-  Exported exported = {};     ///< see PlanRequest
-  int64_t cache_entry = 0;    ///< see PlanRequest
-  int64_t host_sample = 0;    ///< see PlanRequest
-  int64_t host_encoders = 0;  ///< see PlanRequest
-  int64_t kept_weights = 0;   ///< see PlanRequest
-  plan::RunShape run;
-  Routing routing;
-  int guidance_branches = 2;
-  int device_threads = 1;      ///< see PlanRequest
-  bool deterministic = false;  ///< see PlanRequest
   plan::GraphsChoice graphs = {};
-  EncoderBytes encoders;
-  EncoderSeconds encoding;
   std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
   /// The plan, and others by which an expert's passes may run (plan_by_use); empty: all run by the plan.
   std::vector<plan::PassPlan> by_use = {};

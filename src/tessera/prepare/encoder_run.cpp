@@ -42,7 +42,7 @@ std::string EncoderRun::held_text(const std::string& encoder, const job::HeldWei
 }
 
 void load_text(EncoderRun& run, const net::TextEncoder& encoder, const std::string& path) {
-  const weights::NamedWeights weights = job::open_text_weights(encoder, path);
+  const models::NamedWeights weights = job::open_text_weights(encoder, path);
   engine::load_weights(run.store(), weights.set(), weights.names(), job::likely_text_cause);
 }
 

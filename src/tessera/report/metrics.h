@@ -220,7 +220,7 @@ class MetricsWriter {
   void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
   /// What went wrong: `kind` is "restart", "slow_rank", "rebalance", or "diverged", which ends the run; `rank` -1: none by
   /// itself. `shares`: samples of a step by dp rank from now on, where they change.
-  void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+  void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
              const std::vector<int64_t>& shares = {});
   /// A `restart` that the launcher noted. `time`, in milliseconds since 1970, identifies it, so that it is written
   /// once.
@@ -231,6 +231,7 @@ class MetricsWriter {
   void start(int64_t step, const std::string& text, const std::vector<Phases>& ranks);
   /// The run goes on from a checkpoint of `step`.
   void resume(int64_t step, const std::string& from);
+  /// The run ends before its last step because it was asked to.
   void stop(int64_t step, const std::string& text);
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,

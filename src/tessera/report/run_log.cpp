@@ -172,20 +172,20 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
 }
 
 RunLog::RunLog(const std::filesystem::path& out, int64_t done, const std::string& on_event)
-    : metrics_(out / "metrics.jsonl", done, on_event), board_(out, done) {}
+    : MetricsWriter(out / "metrics.jsonl", done, on_event), board_(out, done) {}
 
 void RunLog::step(const StepMetrics& metrics) {
-  metrics_.step(metrics);
+  MetricsWriter::step(metrics);
   board_.scalars(metrics.step, step_scalars(metrics));
 }
 
 void RunLog::eval(const EvalMetrics& metrics) {
-  metrics_.eval(metrics);
+  MetricsWriter::eval(metrics);
   board_.scalars(metrics.step, {{"eval/loss", metrics.loss}});
 }
 
 void RunLog::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
-  metrics_.skip(step, why, loss_scale);
+  MetricsWriter::skip(step, why, loss_scale);
   board_.scalars(step, {{"train/skipped", 1}});
 }
 
@@ -195,43 +195,7 @@ void RunLog::sample(const Sample& sample) {
   board_.image(sample.step, prompt, sample.picture.height, sample.picture.width, sample.picture.gif);
   if (sample.psnr) board_.scalars(sample.step, {{prompt + "/psnr", *sample.psnr}});
   if (sample.audio_effect) board_.scalars(sample.step, {{prompt + "/audio_effect", *sample.audio_effect}});
-  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
-}
-
-void RunLog::checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds) {
-  metrics_.checkpoint(step, folder, seconds);
-}
-
-void RunLog::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
-                   const std::vector<int64_t>& shares) {
-  metrics_.fault(step, kind, text, rank, shares);
-}
-
-void RunLog::restart(int64_t step, const std::string& text, int64_t time) { metrics_.restart(step, text, time); }
-
-void RunLog::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
-  metrics_.base(form, error, worst, worst_linear);
-}
-
-void RunLog::start(int64_t step, const std::string& text, const std::vector<Phases>& ranks) {
-  metrics_.start(step, text, ranks);
-}
-
-void RunLog::resume(int64_t step, const std::string& from) { metrics_.resume(step, from); }
-
-void RunLog::stop(int64_t step, const std::string& text) { metrics_.stop(step, text); }
-
-void RunLog::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
-                    const std::string& text) {
-  metrics_.change(step, key, before, now, text);
-}
-
-void RunLog::warning(int64_t step, const std::string& what, const std::string& text) {
-  metrics_.warning(step, what, text);
-}
-
-void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
-  metrics_.stage(step, number, changes, plan);
+  MetricsWriter::sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
 }
 
 }  // namespace tessera::report

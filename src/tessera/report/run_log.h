@@ -56,7 +56,7 @@ struct Picture {
 };
 Picture picture_of(const data::Frames& frames);
 
-class RunLog {
+class RunLog : MetricsWriter {
  public:
   /// Goes on after step `done`; the events go to the command `on_event` too (event_hook.h). Throws UserError (disk), as
   /// all that follows does.
@@ -71,32 +71,18 @@ class RunLog {
     Picture picture;
   };
 
-  const History& found() const { return metrics_.found(); }           ///< what metrics.jsonl held
-  std::string lost_events() const { return metrics_.lost_events(); }  ///< of `on_event`; empty: none
-  /// Until the lines of metrics.jsonl would survive a power cut.
-  void flush() { metrics_.flush(); }
+  // What concerns metrics.jsonl alone.
+  using MetricsWriter::base, MetricsWriter::change, MetricsWriter::checkpoint, MetricsWriter::fault,
+      MetricsWriter::flush, MetricsWriter::found, MetricsWriter::lost_events, MetricsWriter::restart,
+      MetricsWriter::resume, MetricsWriter::stage, MetricsWriter::start, MetricsWriter::stop, MetricsWriter::warning;
 
   void step(const StepMetrics& metrics);
   void eval(const EvalMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   /// Writes the line of metrics.jsonl last: a sample that has one lacks nothing.
   void sample(const Sample& sample);
-  void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
-  void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
-             const std::vector<int64_t>& shares = {});
-  void restart(int64_t step, const std::string& text, int64_t time);
-  void base(const std::string& form, double error, double worst, const std::string& worst_linear);
-  void start(int64_t step, const std::string& text, const std::vector<Phases>& ranks);
-  void resume(int64_t step, const std::string& from);
-  /// The run ends before its last step because it was asked to.
-  void stop(int64_t step, const std::string& text);
-  void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
-              const std::string& text);
-  void warning(int64_t step, const std::string& what, const std::string& text);
-  void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:
-  MetricsWriter metrics_;
   TensorBoardWriter board_;
 };
 

@@ -19,13 +19,13 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
+#include "tessera/models/lora_file.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/planning.h"
 #include "tessera/prepare/conditioner.h"
 #include "tessera/prepare/pace.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/sample/validation.h"
-#include "tessera/weights/lora_file.h"
 
 namespace tessera::sample {
 
@@ -67,7 +67,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
   }
   if (router) router->load_model(from);
   if (recipe.lora.on &&
-      weights::is_lora(weights::open_source(job.experts.several() ? from / job.experts.list[0].folder : from))) {
+      models::is_lora(models::open_source(job.experts.several() ? from / job.experts.list[0].folder : from))) {
     recipe.lora.init = from.string();
     job::load_initial_weights(recipe, job, store);
   } else {

@@ -10,9 +10,9 @@
 #include "tessera/base/log.h"
 #include "tessera/base/options.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/models/merge_lora.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/setting.h"
-#include "tessera/weights/merge_lora.h"
 
 namespace tessera::sample {
 
@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-weights::LoraMerge merge_for(const std::vector<LoraStrength>& loras, const job::Job& job, size_t expert,
-                             bool one_each) {
+models::LoraMerge merge_for(const std::vector<LoraStrength>& loras, const job::Job& job, size_t expert, bool one_each) {
   const bool several = job.experts.several(), own_file = one_each && several && loras.size() == job.experts.size();
   std::vector<fs::path> files;
   std::vector<double> strengths;
@@ -34,7 +33,7 @@ weights::LoraMerge merge_for(const std::vector<LoraStrength>& loras, const job::
   models::Shapes shapes;
   for (const auto& unit : job.model->units())
     for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
-  return weights::LoraMerge(files, strengths, {models::form_of(*job.model), shapes, job.name});
+  return models::LoraMerge(files, strengths, {models::form_of(*job.model), shapes, job.name});
 }
 
 /// What of a parameter the part's rank of tp has, contiguous.
@@ -45,7 +44,7 @@ at::Tensor piece_of(const engine::Store& store, const engine::Store::Part& part,
   return whole.contiguous();
 }
 
-void add_to_unit(const weights::LoraMerge& merge, engine::Store& store, comm::Comm& comm, int unit) {
+void add_to_unit(const models::LoraMerge& merge, engine::Store& store, comm::Comm& comm, int unit) {
   const auto touches = [&](const plan::ParamSpec& param) { return merge.touches(param.name); };
   if (std::ranges::none_of(store.spec(unit).params, touches)) return;
   std::map<std::string, at::Tensor> merged;
@@ -86,7 +85,7 @@ void add_loras(const std::vector<LoraStrength>& loras, const job::Job& job, engi
                bool one_each) {
   if (loras.empty()) return;
   job::each_expert(store, job.experts, [&](size_t e, const std::string&) {
-    const weights::LoraMerge merge = merge_for(loras, job, e, one_each);
+    const models::LoraMerge merge = merge_for(loras, job, e, one_each);
     for (int u = 0; u < store.units(); ++u) add_to_unit(merge, store, comm, u);
   });
   for (const LoraStrength& lora : loras) {
@@ -115,7 +114,7 @@ struct SamplerWeights::Kept {
   std::vector<Buffer> frozen;
   std::vector<Trained> trained;
 
-  Kept(const weights::LoraMerge& merge, engine::Store& store) {
+  Kept(const models::LoraMerge& merge, engine::Store& store) {
     store.await_fill();
     for (const engine::Store::Part& part : store.parts()) {
       if (!store.fills(part) || !merge.touches(store.spec(part.unit).params[static_cast<size_t>(part.param)].name))
@@ -143,7 +142,7 @@ SamplerWeights::SamplerWeights(const recipe::Recipe::Sample& sample, const job::
     : job_(job), store_(store), averaged_(store, comm, sample.weights == "ema") {
   if (sample.loras.empty()) return;
   job::each_expert(store, job.experts, [&](size_t e, const std::string&) {
-    const weights::LoraMerge merge = merge_for(sample.loras, job, e, /*one_each=*/true);
+    const models::LoraMerge merge = merge_for(sample.loras, job, e, /*one_each=*/true);
     kept_.push_back(std::make_unique<Kept>(merge, store));
     for (int u = 0; u < store.units(); ++u) add_to_unit(merge, store, comm, u);
   });

@@ -15,7 +15,7 @@
 #include "tessera/base/log.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/net/passes.h"
 #include "tessera/train/gate_schedule.h"

@@ -208,7 +208,7 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
   work.finish();
 }
 
-void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder,
+void export_saved(const net::Denoiser& model, const models::Source& saved, const std::filesystem::path& folder,
                   const std::string& naming, int64_t file_bytes) {
   ModelFolder written(model, folder, file_bytes, naming);
   for (const auto& unit : model.units()) {
@@ -241,10 +241,10 @@ Exit Exports::saved_parts(int64_t step, const fs::path& checkpoint, const fs::pa
     const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(checkpoint);
     for (size_t e = 0; e < job.experts.models(); ++e) {
       const job::Expert& expert = job.experts.list[e];
-      const weights::Source source = weights::open_training(saved, job.experts.several() ? expert.folder + "." : "");
+      const models::Source source = models::open_training(saved, job.experts.several() ? expert.folder + "." : "");
       const fs::path to = job.experts.models() > 1 ? out / expert.folder : out;
       if (now.lora.on) {
-        job::save_lora(now, lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job.model)), to);
+        job::save_lora(now, lora_facts(step, expert), models::LoraFile::of(source, models::form_of(*job.model)), to);
       } else {
         export_saved(*job.model, source, to, export_naming(expert.path));
         job::save_null_caption(now, *job.model, to);

@@ -7,11 +7,11 @@
 #include "tessera/comm/comm.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/models/convert_source.h"
 #include "tessera/net/model.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/parts.h"
 #include "tessera/train/run_folder.h"
-#include "tessera/weights/convert_source.h"
 
 namespace tessera::train {
 
@@ -27,7 +27,7 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
                   const std::filesystem::path& folder, const std::string& naming = {});
 
 /// The same from the parameters of a training checkpoint; one rank calls it. Memory: one unit.
-void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder,
+void export_saved(const net::Denoiser& model, const models::Source& saved, const std::filesystem::path& folder,
                   const std::string& naming = {}, int64_t file_bytes = kExportedFileBytes);
 
 /// What a run exports: model or adapters of every expert, in the run's folder.

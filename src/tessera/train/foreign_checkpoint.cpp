@@ -17,10 +17,10 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/foreign_states.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/states.h"
 #include "tessera/train/run_facts.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::train {
 
@@ -199,7 +199,7 @@ class Adopted {
   }
 
   const std::unique_ptr<ForeignStates> states_;
-  const weights::NamedWeights weights_;
+  const models::NamedWeights weights_;
   const std::string weights_path_ = weights_.set().path().string();
   std::vector<Param> params_;
   std::string frozen_;  // module that has no moments; empty: none

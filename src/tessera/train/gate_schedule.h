@@ -14,7 +14,7 @@
 //
 // [Note: pairs of experts] What does not divide among the ranks leaves a last micro-batch in which only some of them have a
 // sample. Where the plan has passes run side by side (Plan::together), such samples of two experts are dealt to different ranks,
-// which compute them at one time ([Note: side by side] of plan/rules/issue.h).
+// which compute them at one time ([Note: side by side] of plan/compile/issue.h).
 //
 // [Note: plans by use] With experts.by_use an expert's passes run by the plan of Planned::by_use that suits how often samples
 // chose it up to the last checkpoint of checkpoint.every. Between them nothing changes, nor at a checkpoint that a signal or

@@ -18,7 +18,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"

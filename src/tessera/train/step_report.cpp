@@ -8,7 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/training.h"
-#include "tessera/comm/launch/stop_signals.h"
+#include "tessera/comm/stop_signals.h"
 #include "tessera/engine/signatures.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/token_shares.h"

@@ -16,8 +16,8 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
-#include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/run_lock.h"
+#include "tessera/comm/stop_signals.h"
 
 namespace tessera::train {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Handles signals that stop a run (comm/launch/stop_signals.h): after the current step with a complete checkpoint, or at
+// Handles signals that stop a run (comm/stop_signals.h): after the current step with a complete checkpoint, or at
 // once before the first step; and the one after which a run saves and goes on.
 //
 //   watch_stop_signals(place);                           // a run that prepares, plans or loads ends with code 75

@@ -11,7 +11,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/files/file_kinds.h"
-#include "tessera/parquet/rows.h"
+#include "tessera/data/files/parquet_rows.h"
 
 namespace tessera::data {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tables of Parquet and of Arrow, by Arrow in a library of its own (tessera/parquet/rows.h), and the pictures that they hold:
+// Tables of Parquet and of Arrow, by Arrow in a library of its own (tessera/data/files/parquet_rows.h), and the pictures that they hold:
 // a picture is named as if the table were a folder, "data/train-0.parquet/image/000000012.jpg".
 //
 //   read_parquet("set/metadata.parquet", {.columns = ..., .row = ..., .text = ..., .file = ...});

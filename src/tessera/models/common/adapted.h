@@ -29,7 +29,7 @@ struct AdapterRule {
   /// Modules by official or diffusers name: the whole name or its end after a dot ("q", "ffn.0", "attn1.to_q"), a
   /// pattern with * for the whole name ("blocks.*.self_attn.*"), or, if it has one of the characters ()[]|^$+\, a
   /// regular expression from the start of the name ("blocks.*(to_q|to_k)"). "all": every linear of the blocks.
-  std::vector<std::string> targets;
+  std::vector<std::string> targets = {};
   /// lora, loha or lokr.
   std::string kind = "lora";
   /// Of LoKr: into what dimensions are split (kronecker_split); whether the first matrix is a product too where the rank

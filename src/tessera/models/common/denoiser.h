@@ -66,4 +66,33 @@ class FamilyDenoiser : public net::Denoiser {
   const Patch patch_;
 };
 
+/// An extra of a sample; null: it has none.
+inline const at::Tensor* extra_of(const net::Sample& sample, const std::string& name) {
+  const auto found = sample.extra.find(name);
+  return found == sample.extra.end() ? nullptr : &found->second;
+}
+
+/// Rows of the host, whose runs are found there, for operands on a device.
+inline ops::RowIndex row_index(const at::Tensor& rows, at::Device device) {
+  ops::RowIndex index(rows);
+  index.of_token = index.of_token.to(device);
+  return index;
+}
+
+/// A batch that is filled sample by sample: no other memory is needed than the plan counts. A family's packing checks a
+/// sample and counts its tokens in add(), makes the tensors in allocate(), and writes a sample's part of them in fill().
+template <class Packing, class Config>
+net::Batch packed(const std::vector<net::Sample>& samples, const Config& config, size_t spaces) {
+  Packing packing(config);
+  net::Tokens& tokens = packing.batch_.tokens;
+  tokens.spaces.resize(spaces);
+  tokens.offsets = {0};
+  for (net::Space& space : tokens.spaces) space.offsets = {0};
+  for (const net::Sample& sample : samples) packing.add(sample);
+  packing.allocate(samples.at(0).x.device());
+  for (size_t s = 0; s < samples.size(); ++s) packing.fill(samples[s], s);
+  packing.finish();
+  return std::move(packing.batch_);
+}
+
 }  // namespace tessera::models

@@ -2,11 +2,20 @@
 
 #include <map>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
 
 namespace tessera::models {
 
 using at::Tensor;
+
+int64_t rows_of(const CaseTensors& file, const char* mask, int64_t i) {
+  const Tensor kept = file.tensor(mask)[i];
+  const auto rows = kept.sum().item<int64_t>();
+  check_input(kept.slice(0, 0, rows).min().item<int64_t>() == 1, "verify",
+              file.label() + ": the padding of caption " + std::to_string(i) + " is not at its end");
+  return rows;
+}
 
 std::string of_sample(const std::string& name, size_t sample) { return name + "." + std::to_string(sample); }
 

@@ -30,6 +30,9 @@ class CaseTensors {
   virtual at::Tensor tensor(const std::string& name) const = 0;
 };
 
+/// The rows of caption i that the mask keeps. Throws UserError (input) where they do not come first.
+int64_t rows_of(const CaseTensors& file, const char* mask, int64_t i);
+
 /// Results under the names of the case, in the order of the report. Integers are compared exactly.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 

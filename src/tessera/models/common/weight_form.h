@@ -41,6 +41,13 @@ struct GivenConfig {
       if (json.contains(key) && !json[key].is_null()) return json[key].template get<T>();
     return absent;
   }
+  /// The fields over those that the weights tell, `known`, unless they are a whole file: it has one of the two fields.
+  nlohmann::ordered_json over(const std::string& known, const char* official, const char* diffusers) const {
+    if (json.contains(official) || json.contains(diffusers)) return json;
+    nlohmann::ordered_json whole = nlohmann::ordered_json::parse(known);
+    whole.merge_patch(json);
+    return whole;
+  }
   /// The start of the result: the given config if it has the same form, so that its further fields stay.
   nlohmann::ordered_json base(const char* mark) const {
     return json.contains(mark) ? json : nlohmann::ordered_json::object();

@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/identity.h"
+#include "tessera/models/common/two_streams.h"
 
 namespace tessera::models::hunyuan {
 
@@ -391,28 +392,14 @@ Json config_json(const ConfigSource& source) {
   for (const char* tensor : {kPatchWeight, kHeadNorm, kUpWeight, kCaptionWeight, kGlyphWeight, kPictureWeight})
     source.size(tensor, 0);
   Config c = sizes_of(source.size.shapes);
-  if (c.num_heads < 1 || c.mlp_ratio < 1)
-    throw UserError(Exit::input, "models.config",
-                    "heads of " + std::to_string(source.size(kHeadNorm, 0)) + " channels and feed-forwards of " +
-                        std::to_string(source.size(kUpWeight, 0)) + " do not belong to a model of " +
-                        std::to_string(c.hidden_size),
-                    "the file is not whole: fetch it again");
+  check_heads(c.num_heads, c.mlp_ratio, source.size(kHeadNorm, 0), source.size(kUpWeight, 0), c.hidden_size);
   if (!source.given.json.empty()) {
-    const Json& said = source.given.json;
-    Json whole = said;
-    if (!said.contains("mm_double_blocks_depth") && !said.contains("num_layers")) {  // some fields, of a recipe
-      whole = Json::parse(to_json(c));
-      whole.merge_patch(said);
-    }
+    const Json whole = source.given.over(to_json(c), "mm_double_blocks_depth", "num_layers");
     const Config given = parse_config(whole.dump(), source.file, source.size.shapes);
     c.axes = given.axes, c.theta = given.theta;
     c.text_len = given.text_len, c.glyph_len = given.glyph_len, c.image_len = given.image_len;
   }
-  if (c.axes[0] == 0)
-    throw UserError(Exit::input, "models.config",
-                    "how heads of " + std::to_string(c.head_dim()) +
-                        " channels are rotated by frames, rows and columns does not follow from the weights",
-                    "put the model's config.json beside them");
+  check_rotation(c.axes, c.head_dim());
   return Json::parse(source.diffusers ? to_diffusers_json(c) : to_json(c));
 }
 

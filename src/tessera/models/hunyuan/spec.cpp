@@ -16,11 +16,6 @@ namespace {
 
 constexpr Patch kPatch = {1, 1, 1};
 
-const Tensor* extra_of(const net::Sample& sample, const char* name) {
-  const auto found = sample.extra.find(name);
-  return found == sample.extra.end() ? nullptr : &found->second;
-}
-
 /// Whether frames are given: a picture is looked at beside these alone.
 bool is_given(const net::Sample& sample) { return extra_of(sample, "image_latent") || extra_of(sample, "cond"); }
 
@@ -55,22 +50,10 @@ void check_sample(const net::Sample& sample, const Config& c) {
               "a step-distilled model is told the next timestep, and the sample has none");
 }
 
-/// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
-class Packing {
- public:
-  Packing(const std::vector<net::Sample>& samples, const Config& config) : c_(config) {
-    net::Tokens& tokens = batch_.tokens;
-    tokens.spaces.resize(kPicture);
-    tokens.offsets = {0};
-    for (net::Space& space : tokens.spaces) space.offsets = {0};
-    for (const net::Sample& sample : samples) add(sample);
-    allocate(samples.at(0).x.device());
-    for (size_t s = 0; s < samples.size(); ++s) fill(samples[s], s);
-    finish();
-  }
-  net::Batch take() { return std::move(batch_); }
+/// What packed() asks for.
+struct Packing {
+  explicit Packing(const Config& config) : c_(config) {}
 
- private:
   void add(const net::Sample& sample) {
     check_sample(sample, c_);
     net::Tokens& tokens = batch_.tokens;
@@ -154,12 +137,8 @@ class Packing {
     const at::Device device = batch_.inputs[kLatents].device();
     batch_.inputs[kTime] = program_sinusoid(t_, kFrequencies).to(device);
     if (c_.meanflow) batch_.inputs[kNextTime] = program_sinusoid(next_t_, kFrequencies).to(device);
-    const auto put = [&](net::Space& space, const Tensor& rows) {
-      space.rows = ops::RowIndex(rows);
-      space.rows.of_token = space.rows.of_token.to(device);
-    };
-    put(batch_.tokens, modulation_rows_);
-    put(batch_.tokens.spaces[kCaption - 1], caption_rows_);
+    batch_.tokens.rows = row_index(modulation_rows_, device);
+    batch_.tokens.spaces[kCaption - 1].rows = row_index(caption_rows_, device);
   }
 
   const Config& c_;
@@ -203,7 +182,9 @@ net::Sample Hunyuan::blank(const std::array<int64_t, 4>& latent) const {
   return sample;
 }
 
-net::Batch Hunyuan::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
+net::Batch Hunyuan::pack(const std::vector<net::Sample>& samples) const {
+  return packed<Packing>(samples, config_, kPicture);
+}
 
 std::vector<std::map<std::string, Tensor>> Hunyuan::unpack_input_grads(const std::vector<Tensor>& grads,
                                                                        const net::Batch& batch,

@@ -10,6 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
+#include "tessera/models/common/two_streams.h"
 
 namespace tessera::models::opensora {
 
@@ -366,28 +367,15 @@ std::string preset_of(const Shapes& ours) {
 Json config_json(const ConfigSource& source) {
   source.size("img_in.weight", 0), source.size("txt_in.weight", 1), source.size(kHeadNorm, 0);
   Config c = sizes_of(source.size.shapes);
-  if (c.num_heads < 1 || c.mlp_ratio < 1)
-    throw UserError(Exit::input, "models.config",
-                    "heads of " + std::to_string(source.size(kHeadNorm, 0)) + " channels and feed-forwards of " +
-                        std::to_string(size_of(source.size.shapes, "double_blocks.0.img_mlp.0.weight", 0)) +
-                        " do not belong to a model of " + std::to_string(c.hidden_size),
-                    "the file is not whole: fetch it again");
+  check_heads(c.num_heads, c.mlp_ratio, source.size(kHeadNorm, 0),
+              size_of(source.size.shapes, "double_blocks.0.img_mlp.0.weight", 0), c.hidden_size);
   if (!source.given.json.empty()) {
-    const Json& said = source.given.json;
-    Json whole = said;
-    if (!said.contains("depth_single_blocks") && !said.contains("num_single_layers")) {  // some fields, of a recipe
-      whole = Json::parse(to_json(c));
-      whole.merge_patch(said);
-    }
+    const Json whole = source.given.over(to_json(c), "depth_single_blocks", "num_single_layers");
     const Config given = parse_config(whole.dump(), source.file);
     c.axes = given.axes, c.context_len = given.context_len;
     if (c.cond || given.patch == 1) c.patch = given.patch;
   }
-  if (c.axes[0] == 0)
-    throw UserError(Exit::input, "models.config",
-                    "how heads of " + std::to_string(c.head_dim()) +
-                        " channels are rotated by frames, rows and columns does not follow from the weights",
-                    "put the model's config.json beside them");
+  check_rotation(c.axes, c.head_dim());
   return Json::parse(source.diffusers ? to_diffusers_json(c) : to_json(c));
 }
 

@@ -21,11 +21,6 @@ std::array<int64_t, 3> grid_of(at::IntArrayRef latent, const Config& c) {
   return {latent[1], latent[2] / c.patch, latent[3] / c.patch};
 }
 
-const Tensor* extra_of(const net::Sample& sample, const char* name) {
-  const auto found = sample.extra.find(name);
-  return found == sample.extra.end() ? nullptr : &found->second;
-}
-
 void check_text(const net::Sample& sample, const Config& c) {
   const Tensor& text = sample.context;
   check_input(text.dim() == 2 && text.size(1) == c.context_dim && text.size(0) >= 1 && text.size(0) <= c.context_len,
@@ -59,22 +54,10 @@ void check_sample(const net::Sample& sample, const Config& c) {
               "cond of another size than the latent: expected its mask and its channels");
 }
 
-/// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
-class Packing {
- public:
-  Packing(const std::vector<net::Sample>& samples, const Config& config) : c_(config) {
-    net::Tokens& tokens = batch_.tokens;
-    tokens.spaces.resize(kText);
-    tokens.offsets = {0};
-    for (net::Space& space : tokens.spaces) space.offsets = {0};
-    for (const net::Sample& sample : samples) add(sample);
-    allocate(samples.at(0).x.device());
-    for (size_t s = 0; s < samples.size(); ++s) fill(samples[s], s);
-    finish();
-  }
-  net::Batch take() { return std::move(batch_); }
+/// What packed() asks for.
+struct Packing {
+  explicit Packing(const Config& config) : c_(config) {}
 
- private:
   void add(const net::Sample& sample) {
     check_sample(sample, c_);
     net::Tokens& tokens = batch_.tokens;
@@ -146,8 +129,7 @@ class Packing {
     size_t next = c_.cond ? 3 : 2;
     batch_.inputs[next++] = program_sinusoid(t_, kFrequencies).to(device);
     if (c_.guidance) batch_.inputs[next++] = program_sinusoid(guidance_, kFrequencies).to(device);
-    batch_.tokens.rows = ops::RowIndex(modulation_rows_);
-    batch_.tokens.rows.of_token = batch_.tokens.rows.of_token.to(device);
+    batch_.tokens.rows = row_index(modulation_rows_, device);
   }
 
   Tensor& text_rows() { return batch_.inputs[c_.cond ? 2 : 1]; }
@@ -178,7 +160,9 @@ net::Conditions OpenSora::conditions() const {
   return wants;
 }
 
-net::Batch OpenSora::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
+net::Batch OpenSora::pack(const std::vector<net::Sample>& samples) const {
+  return packed<Packing>(samples, config_, kText);
+}
 
 std::vector<std::map<std::string, Tensor>> OpenSora::unpack_input_grads(const std::vector<Tensor>& grads,
                                                                         const net::Batch& batch,

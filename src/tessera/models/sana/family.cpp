@@ -14,15 +14,6 @@ using at::Tensor;
 /// [C, 1, H, W] of a picture.
 Tensor latent_of(const Tensor& batch, int64_t i) { return batch.dim() == 4 ? batch[i].unsqueeze(1) : batch[i]; }
 
-/// The rows of caption i that its mask keeps, which come first.
-int64_t rows_of(const CaseTensors& file, int64_t i) {
-  const Tensor mask = file.tensor("in.encoder_attention_mask")[i];
-  const auto rows = mask.sum().item<int64_t>();
-  check_input(mask.slice(0, 0, rows).min().item<int64_t>() == 1, "verify",
-              file.label() + ": the padding of caption " + std::to_string(i) + " is not at its end");
-  return rows;
-}
-
 std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
   const Tensor x = file.tensor("in.hidden_states"), context = file.tensor("in.encoder_hidden_states"),
                target = file.tensor("in.target");
@@ -33,7 +24,7 @@ std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
     net::Sample sample;
     sample.x = latent_of(x, i);
     sample.target = latent_of(target, i);
-    sample.context = context[i].slice(0, 0, rows_of(file, i));
+    sample.context = context[i].slice(0, 0, rows_of(file, "in.encoder_attention_mask", i));
     if (by_frame)
       sample.extra["t"] = t[i];
     else

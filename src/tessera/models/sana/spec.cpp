@@ -90,21 +90,10 @@ void put_positions(const Tensor& rows, const Grid3& grid, const Config& c) {
   fill_positions(rows, grid, {unit(grid[1]), unit(grid[2])});
 }
 
-/// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
-class Packing {
- public:
-  Packing(const std::vector<net::Sample>& samples, const Config& config) : c_(config) {
-    net::Tokens& tokens = batch_.tokens;
-    tokens.spaces.resize(kText);
-    tokens.offsets = tokens.spaces[0].offsets = {0};
-    for (const net::Sample& sample : samples) add(sample);
-    allocate(samples.at(0).x.device());
-    for (size_t s = 0; s < samples.size(); ++s) fill(samples[s], s);
-    finish();
-  }
-  net::Batch take() { return std::move(batch_); }
+/// What packed() asks for.
+struct Packing {
+  explicit Packing(const Config& config) : c_(config) {}
 
- private:
   void add(const net::Sample& sample) {
     check_sample(sample, c_);
     net::Tokens& tokens = batch_.tokens;
@@ -175,8 +164,7 @@ class Packing {
     for (double& t : t_) t *= time_unit(c_);
     if (c_.has_guidance()) batch_.inputs[3] = timestep_sinusoid(guidance_, kFrequencies).to(device);
     batch_.inputs[2] = timestep_sinusoid(t_, kFrequencies).to(device);
-    batch_.tokens.rows = ops::RowIndex(time_rows_);
-    batch_.tokens.rows.of_token = batch_.tokens.rows.of_token.to(device);
+    batch_.tokens.rows = row_index(time_rows_, device);
     if (!any_clean_) batch_.predicted.clear();  // all tokens are predictions
   }
 
@@ -206,7 +194,9 @@ net::Conditions Sana::conditions() const {
   return wants;
 }
 
-net::Batch Sana::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
+net::Batch Sana::pack(const std::vector<net::Sample>& samples) const {
+  return packed<Packing>(samples, config_, kText);
+}
 
 std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::vector<Tensor>& grads,
                                                                     const net::Batch& batch,

@@ -13,15 +13,6 @@ namespace {
 
 using at::Tensor;
 
-/// The rows of caption i that its mask keeps, which come first.
-int64_t rows_of(const CaseTensors& file, int64_t i) {
-  const Tensor mask = file.tensor("in.mask")[i];
-  const auto rows = mask.sum().item<int64_t>();
-  check_input(mask.slice(0, 0, rows).min().item<int64_t>() == 1, "verify",
-              file.label() + ": the padding of caption " + std::to_string(i) + " is not at its end");
-  return rows;
-}
-
 std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
   const auto in = [&](const std::string& name) { return file.tensor("in." + name); };
   const Tensor x = in("x"), t = in("timestep").to(at::kDouble), text = in("y"), target = in("target");
@@ -31,7 +22,7 @@ std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
     sample.x = x[i];
     sample.t = t[i].item<double>();
     sample.target = -target[i];  // its program predicts data - noise
-    const int64_t rows = rows_of(file, i);
+    const int64_t rows = rows_of(file, "in.mask", i);
     sample.context = text[i][0].slice(0, 0, rows);
     sample.extra["fps"] = in("fps")[i].reshape({1});
     for (const char* side : {"height", "width"}) sample.extra[side] = in(side)[0].reshape({1});  // the first one's

@@ -20,10 +20,6 @@ constexpr int64_t kPixels = 8;  // of height and width, of a latent value
 constexpr double kUsualRate = 24, kPictureRate = 120;
 constexpr int64_t kEdges = 4;  // a patch is cut by no edge of the latent, by the right one, the lower one, or both
 
-const Tensor* extra_of(const net::Sample& sample, const char* name) {
-  const auto found = sample.extra.find(name);
-  return found == sample.extra.end() ? nullptr : &found->second;
-}
 double number_of(const net::Sample& sample, const char* name, double absent) {
   const Tensor* given = extra_of(sample, name);
   return given ? given->item<double>() : absent;
@@ -145,24 +141,13 @@ std::vector<double> counted(int64_t count, int64_t window, double scale) {
   return positions;
 }
 
-/// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
-class Packing {
- public:
-  Packing(const std::vector<net::Sample>& samples, const Config& config) : c_(config) {
-    net::Tokens& tokens = batch_.tokens;
-    tokens.spaces.resize(kSameTokens);
-    tokens.offsets = {0};
-    for (net::Space& space : tokens.spaces) space.offsets = {0};
-    tokens.segments.resize(c_.cond ? kFramesToText + 1 : kFramesToText);
-    if (c_.cond) tokens.segments[kFramesToText].k = kText;
-    for (const net::Sample& sample : samples) add(sample);
-    allocate(samples.at(0).x.device());
-    for (size_t s = 0; s < samples.size(); ++s) fill(samples[s], s);
-    finish();
+/// What packed() asks for.
+struct Packing {
+  explicit Packing(const Config& config) : c_(config) {
+    batch_.tokens.segments.resize(c_.cond ? kFramesToText + 1 : kFramesToText);
+    if (c_.cond) batch_.tokens.segments[kFramesToText].k = kText;
   }
-  net::Batch take() { return std::move(batch_); }
 
- private:
   net::Space& text() { return batch_.tokens.spaces[kText - 1]; }
   net::Space& same() { return batch_.tokens.spaces[kSameTokens - 1]; }
 
@@ -321,12 +306,8 @@ class Packing {
     const at::Device device = batch_.inputs[kPatches].device();
     batch_.inputs[kTimes] = timestep_sinusoid(t_, kFrequencies).to(device);
     batch_.inputs[kRates] = timestep_sinusoid(rates_, kFrequencies).to(device);
-    const auto put = [&](ops::RowIndex& index, const Tensor& rows) {
-      index = ops::RowIndex(rows);
-      index.of_token = index.of_token.to(device);
-    };
-    put(batch_.tokens.rows, time_rows_);
-    put(same().rows, edge_rows_);
+    batch_.tokens.rows = row_index(time_rows_, device);
+    same().rows = row_index(edge_rows_, device);
     batch_.tokens.segments[kOverFrames].order = order_.to(device);
     if (!any_clean_) batch_.predicted.clear();  // all tokens are predictions
   }
@@ -366,7 +347,9 @@ net::Sample Stdit::blank(const std::array<int64_t, 4>& latent) const {
   return sample;
 }
 
-net::Batch Stdit::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
+net::Batch Stdit::pack(const std::vector<net::Sample>& samples) const {
+  return packed<Packing>(samples, config_, kSameTokens);
+}
 
 std::vector<std::map<std::string, Tensor>> Stdit::unpack_input_grads(const std::vector<Tensor>& grads,
                                                                      const net::Batch& batch,

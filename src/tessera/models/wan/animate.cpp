@@ -116,9 +116,7 @@ std::vector<int64_t> parse_channels(const ConfigReader& json, int64_t size) {
 }
 
 AnimateConfig released_animate() {
-  for (const auto& [name, config] : presets())
-    if (name == "wan2.1-i2v-14b-480p") return {.base = config, .channels = {32, 64, 128, 256, 512, 512, 512, 512}};
-  return {};
+  return {.base = preset_with("wan2.1-i2v-14b-480p"), .channels = {32, 64, 128, 256, 512, 512, 512, 512}};
 }
 
 /// A clip of `wanted` frames; of an autoencoder whose clips are not a frame longer than four for each latent frame, those
@@ -132,10 +130,7 @@ Tensor of_length(const Tensor& clip, int64_t wanted) {
 
 /// Small enough for a unit test.
 AnimateConfig tiny_animate() {
-  AnimateConfig c;
-  for (const auto& [name, config] : presets())
-    if (name == "wan-tiny-i2v") c.base = config;
-  c.base.num_layers = 5;
+  AnimateConfig c{.base = preset_with("wan-tiny-i2v", 5), .channels = {}};
   c.motion_dim = 10, c.face_size = 8, c.channels = {3, 4}, c.style_dim = 6, c.directions = 4;
   c.face_hidden = 6, c.face_heads = 2;
   return c;
@@ -144,21 +139,14 @@ AnimateConfig tiny_animate() {
 }  // namespace
 
 bool is_animate_config(std::string_view text) {
-  const auto json = json_or_nothing(text);
-  if (!json.is_object()) return false;
-  const auto is = [&](const char* key, const char* value) { return json.contains(key) && json[key] == value; };
-  return is("model_type", "animate") || is("_class_name", "WanAnimateModel") ||
-         is("_class_name", "WanAnimateTransformer3DModel") || json.contains("motion_encoder_dim");
+  return says(text, "animate", {"WanAnimateModel", "WanAnimateTransformer3DModel"}, "motion_encoder_dim");
 }
 
 AnimateConfig parse_animate_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
   json.expect("use_img_emb", true);
   json.expect("inject_face_latents_blocks", kBlocksAnAdapter);
-  Json base = parse_ordered_json(text, file);
-  base["model_type"] = "i2v";
-  if (!base.contains("image_dim")) base["image_dim"] = 1280;  // a constant of the official code
-  AnimateConfig c{.base = parse_config(base.dump(), file), .channels = {}};
+  AnimateConfig c{.base = parse_base(text, file, "i2v", {{"image_dim", kClipDim}}), .channels = {}};
   json.expect("latent_channels", c.base.out_dim);
   c.motion_dim = json.size("motion_encoder_dim", c.motion_dim);
   c.face_size = json.size("motion_encoder_size", c.face_size);
@@ -180,9 +168,7 @@ AnimateConfig parse_animate_config(std::string_view text, const std::string& fil
 }
 
 std::string to_json(const AnimateConfig& c) {
-  Json json = Json::parse(to_json(c.base));
-  json["_class_name"] = "WanAnimateModel";
-  json["model_type"] = "animate";
+  Json json = base_json(c.base, "animate", "WanAnimateModel");
   json["use_img_emb"] = true;
   json["motion_encoder_dim"] = c.motion_dim;
   json["motion_encoder_size"] = c.face_size;
@@ -205,13 +191,7 @@ const std::vector<std::pair<std::string, AnimateConfig>>& animate_presets() {
 }
 
 Animate::Animate(const AnimateConfig& config)
-    : FamilyDenoiser(config,
-                     {.channels = config.base.out_dim,
-                      .context_dim = config.base.text_dim,
-                      .context_length = config.base.text_len,
-                      .heads = config.base.num_heads},
-                     config.base.patch),
-      base_(config.base) {
+    : FamilyDenoiser(config, denoiser_sizes(config.base), config.base.patch), base_(config.base) {
   units_ = make_animate_units(config);
 }
 

@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::pair<Type, std::string_view> kTypes[] = {
     {Type::t2v, "t2v"}, {Type::i2v, "i2v"}, {Type::flf2v, "flf2v"}, {Type::ti2v, "ti2v"}};
-constexpr int64_t kClipDim = 1280;                                // a constant of the official code
 constexpr const char* kSecondClass = "Wan2_2Transformer3DModel";  // VideoX-Fun's, which has no image branch
 
 /// The type that follows from the sizes.
@@ -313,6 +312,37 @@ const std::vector<std::pair<std::string, Config>>& presets() {
   return table;
 }
 
+Config preset_with(std::string_view name, int64_t num_layers) {
+  const auto found = std::ranges::find(presets(), name, [](const auto& row) { return row.first; });
+  check_internal(found != presets().end(), "models.wan", "there is no preset of this name");
+  Config c = found->second;
+  if (num_layers > 0) c.num_layers = num_layers;
+  return c;
+}
+
+bool says(std::string_view text, const char* type, std::initializer_list<const char*> classes, const char* field) {
+  const auto json = json_or_nothing(text);
+  if (!json.is_object()) return false;
+  const auto is = [&](const char* key, const char* value) { return json.contains(key) && json[key] == value; };
+  return is("model_type", type) || (field && json.contains(field)) ||
+         std::ranges::any_of(classes, [&](const char* name) { return is("_class_name", name); });
+}
+
+Config parse_base(std::string_view text, const std::string& file, const char* type, const Json& usual) {
+  Json base = parse_ordered_json(text, file);
+  base["model_type"] = type;
+  for (const auto& [key, value] : usual.items())
+    if (!base.contains(key)) base[key] = value;
+  return parse_config(base.dump(), file);
+}
+
+Json base_json(const Config& base, const char* type, const char* class_name) {
+  Json json = Json::parse(to_json(base));
+  json["_class_name"] = class_name;
+  json["model_type"] = type;
+  return json;
+}
+
 double released_boundary(Type type) { return type == Type::i2v || type == Type::flf2v ? 0.9 : 0.875; }
 
 namespace {
@@ -326,50 +356,19 @@ std::vector<int64_t> parse_layers(const ConfigReader& json, int64_t num_layers) 
   return block_numbers(json, kKey, num_layers);
 }
 
-S2vConfig released() {
-  return {.base = {.dim = 5120, .ffn_dim = 13824, .num_heads = 40, .num_layers = kReleasedLayers},
-          .inject_after = kReleasedInjectors};
-}
-
 /// Small enough for a unit test.
 S2vConfig tiny() {
-  return {.base = {.dim = 48,
-                   .ffn_dim = 80,
-                   .num_heads = 2,
-                   .num_layers = 3,
-                   .in_dim = 4,
-                   .out_dim = 4,
-                   .text_dim = 20,
-                   .text_len = 6,
-                   .freq_dim = 32},
-          .cond_dim = 4,
-          .audio_dim = 32,
-          .inject_after = {0, 2}};
+  return {.base = preset_with("wan-tiny", 3), .cond_dim = 4, .audio_dim = 32, .inject_after = {0, 2}};
 }
 
 /// 12M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo, audio of wav2vec-demo.
 S2vConfig demo() {
-  return {.base = {.dim = 256,
-                   .ffn_dim = 1024,
-                   .num_heads = 4,
-                   .num_layers = 6,
-                   .in_dim = 48,
-                   .out_dim = 48,
-                   .text_dim = 64,
-                   .text_len = 32},
-          .cond_dim = 48,
-          .audio_dim = 32,
-          .inject_after = {0, 2, 4}};
+  return {.base = preset_with("wan-demo"), .cond_dim = 48, .audio_dim = 32, .inject_after = {0, 2, 4}};
 }
 
 }  // namespace
 
-bool is_s2v_config(std::string_view text) {
-  const auto json = json_or_nothing(text);
-  if (!json.is_object()) return false;
-  const auto is = [&](const char* key, const char* value) { return json.contains(key) && json[key] == value; };
-  return is("model_type", "s2v") || is("_class_name", "WanModel_S2V");
-}
+bool is_s2v_config(std::string_view text) { return says(text, "s2v", {"WanModel_S2V"}); }
 
 S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
@@ -383,11 +382,7 @@ S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
   json.expect("framepack_drop_mode", "padd");
   json.expect("trainable_token_pos_emb", false);
   json.without_effect({"zero_init", "motion_token_num"});  // of training, and of the motioner
-  // the other fields are those of a text-to-video transformer
-  Json base = parse_ordered_json(text, file);
-  base["model_type"] = "t2v";
-  S2vConfig c;
-  c.base = parse_config(base.dump(), file);
+  S2vConfig c{.base = parse_base(text, file, "t2v"), .inject_after = {}};
   c.cond_dim = json.size("cond_dim", c.cond_dim);
   c.audio_dim = json.size("audio_dim", c.audio_dim);
   c.num_audio_token = json.size("num_audio_token", c.num_audio_token);
@@ -397,9 +392,7 @@ S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
 }
 
 std::string to_json(const S2vConfig& c) {
-  Json json = Json::parse(to_json(c.base));
-  json["_class_name"] = "WanModel_S2V";
-  json["model_type"] = "s2v";
+  Json json = base_json(c.base, "s2v", "WanModel_S2V");
   json["cond_dim"] = c.cond_dim;
   json["audio_dim"] = c.audio_dim;
   json["num_audio_token"] = c.num_audio_token;
@@ -418,7 +411,9 @@ std::string to_json(const S2vConfig& c) {
 
 const std::vector<std::pair<std::string, S2vConfig>>& s2v_presets() {
   static const std::vector<std::pair<std::string, S2vConfig>> table = {
-      {"wan2.2-s2v-14b", released()}, {"wan-s2v-demo", demo()}, {"wan-s2v-tiny", tiny()}};
+      {"wan2.2-s2v-14b", {.base = preset_with("wan2.2-t2v-a14b"), .inject_after = kReleasedInjectors}},
+      {"wan-s2v-demo", demo()},
+      {"wan-s2v-tiny", tiny()}};
   return table;
 }
 

@@ -9,6 +9,7 @@
 //   S2vConfig config = parse_s2v_config(text, "Wan2.2-S2V-14B/config.json");
 #include <array>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ namespace tessera::models::wan {
 enum class Type { t2v, i2v, flf2v, ti2v };
 std::string_view name(Type type);
 
+inline constexpr int64_t kClipDim = 1280;    ///< of the pictures' encoder; a constant of the official code
 inline constexpr int64_t kMaskChannels = 4;  ///< of y: one for each frame that a latent frame stands for
 inline constexpr int64_t kCameraChannels =
     24;  ///< of a camera: six numbers of each of the four frames of a latent frame
@@ -75,6 +77,19 @@ std::string to_json(const Config& config);
 std::vector<int64_t> block_numbers(const ConfigReader& json, const char* key, int64_t num_layers);
 
 const std::vector<std::pair<std::string, Config>>& presets();
+/// A preset of theirs with that many blocks instead; 0: with its own.
+Config preset_with(std::string_view name, int64_t num_layers = 0);
+
+// Models that are one of these with more beside it, whose config.json has the fields of both.
+
+/// Whether a config.json says that it is of this model_type or of one of these classes, or has the field.
+bool says(std::string_view json, const char* type, std::initializer_list<const char*> classes,
+          const char* field = nullptr);
+/// The transformer's part, which `type` reads; fields that are absent are those of `usual`.
+Config parse_base(std::string_view json, const std::string& file, const char* type,
+                  const nlohmann::ordered_json& usual = nlohmann::ordered_json::object());
+/// The transformer's fields, to which the model adds its own.
+nlohmann::ordered_json base_json(const Config& base, const char* type, const char* class_name);
 
 /// Sigma from which on the high-noise expert of Wan 2.2's A14B releases denoises: one value for models with a first
 /// image, one for the others.

@@ -15,7 +15,7 @@
 
 #include "tessera/models/common/initial.h"
 #include "tessera/models/wan/config.h"
-#include "tessera/net/unit.h"
+#include "tessera/net/model.h"
 
 namespace tessera::models::wan {
 
@@ -29,6 +29,10 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
 std::unique_ptr<net::Unit> make_stem(const Config& config);
 std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index, const std::string& kind = "block");
 std::unique_ptr<net::Unit> make_head(const Config& config);
+
+inline net::DenoiserSizes denoiser_sizes(const Config& c) {
+  return {.channels = c.out_dim, .context_dim = c.text_dim, .context_length = c.text_len, .heads = c.num_heads};
+}
 
 /// Xavier for linears, zero head, N(0, 0.02) for the text and time embeddings: what the official code does. The last only
 /// where the sizes are those of a release; else Initial::embedding.

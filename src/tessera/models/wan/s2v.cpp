@@ -86,14 +86,9 @@ class Packing {
     const auto to_device = [&](const Tensor& t) { return t.to(device); };
     Tensor rows = at::cat(rows_);
     rows.masked_fill_(rows < 0, static_cast<int64_t>(t_.size()) - 1);
-    const auto row_index = [&](const Tensor& rows) {
-      ops::RowIndex index(rows);
-      index.of_token = to_device(index.of_token);
-      return index;
-    };
-    tokens_.rows = row_index(rows);
+    tokens_.rows = row_index(rows, device);
     tokens_.cos = to_device(at::cat(cos_)), tokens_.sin = to_device(at::cat(sin_));
-    space(kClip).rows = row_index(at::cat(frame_rows_));
+    space(kClip).rows = row_index(at::cat(frame_rows_), device);
     batch.inputs = {at::cat(patches_).to(at::kFloat),
                     at::cat(texts_).to(at::kFloat),
                     to_device(timestep_sinusoid(t_, c_.base.freq_dim)),
@@ -208,13 +203,7 @@ class Packing {
 
 }  // namespace
 
-S2v::S2v(const S2vConfig& config)
-    : FamilyDenoiser(config,
-                     {.channels = config.base.in_dim,
-                      .context_dim = config.base.text_dim,
-                      .context_length = config.base.text_len,
-                      .heads = config.base.num_heads},
-                     config.base.patch) {
+S2v::S2v(const S2vConfig& config) : FamilyDenoiser(config, denoiser_sizes(config.base), config.base.patch) {
   units_ = make_s2v_units(config);
 }
 

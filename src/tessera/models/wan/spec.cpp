@@ -178,13 +178,7 @@ class FunRows {
 
 }  // namespace
 
-Wan::Wan(const Config& config)
-    : FamilyDenoiser(config,
-                     {.channels = config.out_dim,
-                      .context_dim = config.text_dim,
-                      .context_length = config.text_len,
-                      .heads = config.num_heads},
-                     config.patch) {
+Wan::Wan(const Config& config) : FamilyDenoiser(config, denoiser_sizes(config), config.patch) {
   units_ = make_units(config);
 }
 
@@ -257,8 +251,7 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   }
   if (!any_given) batch.predicted.clear();  // all tokens are predictions
   const auto device = samples.at(0).x.device();
-  tokens.rows = ops::RowIndex(at::cat(rows));
-  tokens.rows.of_token = tokens.rows.of_token.to(device);
+  tokens.rows = row_index(at::cat(rows), device);
   tokens.cos = at::cat(cos).to(device);
   tokens.sin = at::cat(sin).to(device);
   batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat),

@@ -102,18 +102,13 @@ std::vector<int64_t> every(int64_t step, int64_t layers) {
 }  // namespace
 
 bool is_vace_config(std::string_view text) {
-  const auto json = json_or_nothing(text);
-  if (!json.is_object()) return false;
-  const auto is = [&](const char* key, const char* value) { return json.contains(key) && json[key] == value; };
-  return is("model_type", "vace") || is("_class_name", "VaceWanModel") ||
-         is("_class_name", "WanVACETransformer3DModel") || json.contains("vace_layers");
+  return says(text, "vace", {"VaceWanModel", "WanVACETransformer3DModel"}, "vace_layers");
 }
 
 VaceConfig parse_vace_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
-  Json base = parse_ordered_json(text, file);
-  base["model_type"] = "t2v";  // what releases have here says nothing of the blocks
-  VaceConfig c{.base = parse_config(base.dump(), file), .layers = {}};
+  VaceConfig c{.base = parse_base(text, file, "t2v"),
+               .layers = {}};  // what releases have here says nothing of the blocks
   c.vace_dim = json.size(json.has("vace_in_channels") ? "vace_in_channels" : "vace_in_dim", c.vace_dim);
   c.layers =
       json.has("vace_layers") ? block_numbers(json, "vace_layers", c.base.num_layers) : every(2, c.base.num_layers);
@@ -124,23 +119,16 @@ VaceConfig parse_vace_config(std::string_view text, const std::string& file) {
 }
 
 std::string to_json(const VaceConfig& c) {
-  Json json = Json::parse(to_json(c.base));
-  json["_class_name"] = "VaceWanModel";
-  json["model_type"] = "vace";
+  Json json = base_json(c.base, "vace", "VaceWanModel");
   json["vace_layers"] = c.layers;
   json["vace_in_dim"] = c.vace_dim;
   return json.dump(2) + "\n";
 }
 
 const std::vector<std::pair<std::string, VaceConfig>>& vace_presets() {
-  const auto of = [](std::string_view preset, std::vector<int64_t> layers) {
-    const auto found = std::ranges::find(presets(), preset, [](const auto& row) { return row.first; });
-    return VaceConfig{found->second, std::move(layers), 2 * found->second.in_dim + kCell};
-  };
-  const auto tiny = [&] {
-    VaceConfig c = of("wan-tiny", {0, 2});
-    c.base.num_layers = 4;
-    return c;
+  const auto of = [](std::string_view preset, std::vector<int64_t> layers, int64_t num_layers = 0) {
+    const Config base = preset_with(preset, num_layers);
+    return VaceConfig{base, std::move(layers), 2 * base.in_dim + kCell};
   };
   static const std::vector<std::pair<std::string, VaceConfig>> table = {
       {"wan2.1-vace-1.3b", of("wan2.1-t2v-1.3b", every(2, 30))},
@@ -148,18 +136,12 @@ const std::vector<std::pair<std::string, VaceConfig>>& vace_presets() {
       {"wan2.2-vace-fun-a14b", of("wan2.2-t2v-a14b", every(5, 40))},  // each of the two experts
       // latents of the built-in wavelet, text of umt5-demo
       {"wan-vace-demo", of("wan-demo", {0, 2, 4})},
-      {"wan-vace-tiny", tiny()}};
+      {"wan-vace-tiny", of("wan-tiny", {0, 2}, 4)}};
   return table;
 }
 
 Vace::Vace(const VaceConfig& config)
-    : FamilyDenoiser(config,
-                     {.channels = config.base.out_dim,
-                      .context_dim = config.base.text_dim,
-                      .context_length = config.base.text_len,
-                      .heads = config.base.num_heads},
-                     config.base.patch),
-      base_(config.base) {
+    : FamilyDenoiser(config, denoiser_sizes(config.base), config.base.patch), base_(config.base) {
   units_ = make_vace_units(config);
 }
 

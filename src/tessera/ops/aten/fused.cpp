@@ -348,7 +348,8 @@ bool fits(const Tensor& value, const Tensor& x, const Tensor& table, const Tenso
 
 Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
                        bool silu) {
-  if (!fits(value, x, table, w)) return aten::gated_depthwise(value, x, table, w, bias, silu);
+  if (!fits(value, x, table, w))
+    return aten::silu_glu(value, aten::depthwise(x, table, w, bias, value.scalar_type(), silu));
   const Tensor y = at::empty_like(value);
   run_at(x, ops::depthwise, &device::Backend::depthwise, gating(value, x, table, w, bias, silu, y));
   return y;
@@ -358,7 +359,7 @@ std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tens
                                                     const Tensor& table, const Tensor& w, const Tensor& bias,
                                                     bool silu) {
   if (!fits(value, x, table, w) || !has_form(dy))
-    return aten::gated_depthwise_gradients(dy, value, x, table, w, bias, silu);
+    return aten::silu_glu_gradients(dy, value, aten::depthwise(x, table, w, bias, value.scalar_type(), silu));
   const Tensor d_value = at::empty_like(value), d_gate = at::empty_like(value);
   DepthwiseRows rows = gating(value, x, table, w, bias, silu, d_gate);
   rows.up = in(dy), rows.d_value = out(d_value);

@@ -71,16 +71,6 @@ void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& 
   }
 }
 
-Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
-                       bool silu) {
-  return silu_glu(value, depthwise(x, table, w, bias, value.scalar_type(), silu));
-}
-std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tensor& value, const Tensor& x,
-                                                    const Tensor& table, const Tensor& w, const Tensor& bias,
-                                                    bool silu) {
-  return silu_glu_gradients(dy, value, depthwise(x, table, w, bias, value.scalar_type(), silu));
-}
-
 Tensor unfold(const Tensor& x, const Tensor& table) {
   const Tensor y = at::empty({table.size(1), x.size(1), table.size(0)}, x.options());
   for (int64_t t = 0; t < table.size(0); ++t) {

@@ -114,16 +114,6 @@ Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Ten
   return (through.defined() ? at::silu_backward(dx, as_floats(through)) : dx).to(type);
 }
 
-Tensor gated_depthwise(const Tensor& value, const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias,
-                       bool silu) {
-  return silu_glu(value, depthwise(x, table, w, bias, value.scalar_type(), silu));
-}
-std::pair<Tensor, Tensor> gated_depthwise_gradients(const Tensor& dy, const Tensor& value, const Tensor& x,
-                                                    const Tensor& table, const Tensor& w, const Tensor& bias,
-                                                    bool silu) {
-  return silu_glu_gradients(dy, value, depthwise(x, table, w, bias, value.scalar_type(), silu));
-}
-
 Tensor unfold(const Tensor& x, const Tensor& table) {
   const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
   const Tensor y = at::zeros({rows, width * taps}, x.options());

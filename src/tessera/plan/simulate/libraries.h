@@ -45,7 +45,7 @@ struct Connected {
   Connected(const ModelSpec& model, const Plan& plan) : mesh(plan.mesh), model(&model), plan(&plan) {}
 };
 
-/// Memory of the driver through which micro-batches come to the device while others compute (engine/parallel/slice.h): of so
+/// Memory of the driver through which micro-batches come to the device while others compute (engine/slice.h): of so
 /// many in a step, each with `batch` bytes of inputs and targets. One that is larger comes by the compute lane.
 int64_t bytes_on_their_way(int64_t batch, int64_t micros);
 

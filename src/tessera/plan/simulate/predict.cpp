@@ -7,7 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/rules/issue.h"
+#include "tessera/plan/compile/issue.h"
 
 namespace tessera::plan {
 

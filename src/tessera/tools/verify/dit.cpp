@@ -6,9 +6,9 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/models/common/golden_case.h"
 #include "tessera/models/lora_names.h"
+#include "tessera/models/merge_lora.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/dit_run.h"
-#include "tessera/weights/merge_lora.h"
 
 namespace tessera::tools {
 
@@ -209,8 +209,8 @@ void check_own_adapter(const CaseContext& context, const models::DenoiserCase& k
   constexpr std::string_view kMerged = "out.merged.";
   const models::Shapes stored_shapes = checkpoint::stored_shapes(weights);
   const models::Identity identity = models::identify(stored_shapes);
-  const weights::LoraMerge merge({adapter}, {},
-                                 {identity.form, models::official_shapes(identity, stored_shapes), base.string()});
+  const models::LoraMerge merge({adapter}, {},
+                                {identity.form, models::official_shapes(identity, stored_shapes), base.string()});
   for (const std::string& merged : file.names(std::string(kMerged))) {
     std::string stored = merged.substr(kMerged.size());
     if (!weights.contains(stored)) stored += ".weight";

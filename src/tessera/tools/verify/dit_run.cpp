@@ -6,12 +6,12 @@
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/planning/mesh_checks.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::tools {
 
@@ -147,7 +147,7 @@ StepGradients run_gradients(const CaseContext& context, const net::Denoiser& mod
 
 DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std::vector<net::Sample>& samples,
                const std::filesystem::path& weights, size_t of, const engine::Fill& adapters) {
-  const weights::NamedWeights named(
+  const models::NamedWeights named(
       weights.string(), model.units(),
       [&](const std::string& name, const std::string& naming) { return model.foreign_name(name, naming); },
       models::kDenoiserNamings);

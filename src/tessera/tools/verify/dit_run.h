@@ -3,7 +3,7 @@
 //
 //   DitRun run = run_dit(context, *model, samples, context.folder / "model.safetensors", samples.size());
 //   run.outputs[0]; run.loss; run.grads["blocks.0.ffn.0.weight"]; run.input_grads[0]["x"];
-#include "tessera/engine/parallel/parallel.h"
+#include "tessera/engine/parallel.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/net/model.h"
 #include "tessera/tools/verify/case.h"

@@ -7,11 +7,11 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/models/lora_file.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/tools/verify/dit_run.h"
 #include "tessera/tools/verify/optimiser_case.h"
-#include "tessera/weights/lora_file.h"
 
 namespace tessera::tools {
 
@@ -44,7 +44,7 @@ std::string config_text(const CaseContext& context) {
 
 void check_adapter(const CaseContext& context, const fs::path& path, const fs::path& adapter, CaseResults& results) {
   CaseFile file(context.name, path, adapter.filename().string());
-  const weights::LoraFile lora = weights::LoraFile::open(adapter);
+  const models::LoraFile lora = models::LoraFile::open(adapter);
   // DiffSynth's form has no place for alpha: the scale is a factor of B there, and still the one of the case.
   const bool scaled = lora.has_alpha() || lora.naming() == "diffsynth";
   const auto rank = field<int64_t>(context, context.config, "rank");
@@ -108,7 +108,7 @@ class FactoredLayer {
                 name_ + ": in." + name_ + ".alpha is not " + std::to_string(stored));
     check_shapes();
     scale_ = scale * run_.value("multiplier", 1.0);
-    const at::Tensor base = in("base.weight"), change = weights::weight_change(factors_).view_as(base);
+    const at::Tensor base = in("base.weight"), change = models::weight_change(factors_).view_as(base);
     merged_ = base + scale_ * change;
     const auto out = context_.bound("out");
     file_.compare("out." + name_ + ".merged", merged_.detach(), out);
@@ -235,7 +235,7 @@ void check_factor_file(const CaseContext& context, const fs::path& path, const f
   const std::string out = "out." + tag + ".";
   for (size_t i = 0; i < samples.size(); ++i) file.compare(out + std::to_string(i), run.outputs[i], kOut);
   if (file.has(out + "loss")) file.compare(out + "loss", at::scalar_tensor(run.loss, at::kFloat), kLoss);
-  const bool as_stored = weights::LoraFile::open(adapter).has_alpha();  // else the scale is in a factor
+  const bool as_stored = models::LoraFile::open(adapter).has_alpha();  // else the scale is in a factor
   for (const auto& [name, value] : run.grads)
     if (as_stored && file.has("grad." + tag + "." + name))
       file.compare("grad." + tag + "." + name, value, by_largest(kGrad));

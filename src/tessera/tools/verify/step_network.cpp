@@ -3,10 +3,10 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/planning/mesh_checks.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::tools {
 
@@ -15,7 +15,7 @@ using at::Tensor;
 StepNetwork::StepNetwork(const CaseContext& context, std::unique_ptr<net::Denoiser> model, const std::string& file)
     : context_(context), model_(std::move(model)) {
   planning::check_mesh(context.mesh, *model_);
-  const weights::NamedWeights named(
+  const models::NamedWeights named(
       (context.folder / file).string(), model_->units(),
       [&](const std::string& name, const std::string& naming) { return model_->foreign_name(name, naming); },
       models::kDenoiserNamings);

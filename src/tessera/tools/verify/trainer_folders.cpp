@@ -9,9 +9,9 @@
 #include "tessera/checkpoint/dtype.h"
 #include "tessera/checkpoint/foreign_states.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/models/named_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/case.h"
-#include "tessera/weights/named_weights.h"
 
 namespace tessera::tools {
 
@@ -193,7 +193,7 @@ CaseFile check_alike(const CaseContext& context, const Saved& one, const Saved& 
 void check_model(const CaseContext& context, const Saved& saved) {
   const std::string hint = "is config.json that of these weights?";
   const auto model = models::make_denoiser({.config = (context.folder / "config.json").string()});
-  const weights::NamedWeights named(
+  const models::NamedWeights named(
       saved.best().path().string(), model->units(),
       [&](const std::string& name, const std::string& naming) { return model->foreign_name(name, naming); },
       models::kDenoiserNamings);

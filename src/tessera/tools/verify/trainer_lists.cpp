@@ -196,15 +196,32 @@ std::string listing(const auto& names) {
   return text;
 }
 
+std::filesystem::path list_of(const CaseContext& context) { return context.folder / "cases.json"; }
+
+/// cases.json has the settings of the runs in case.json.
+std::vector<Settings> items_of(const CaseContext& context) {
+  context.config.at("runs").json();
+  const std::filesystem::path path = list_of(context);
+  return Settings(parse_ordered_json(checkpoint::read_text(path), path.string())).at("items").elements();
+}
+
+CaseResults results_of(const CaseContext& context, std::map<std::string, Tensor> expected,
+                       const std::map<std::string, Tensor>& found,
+                       const std::vector<std::pair<std::string, std::string>>& refused) {
+  CaseFile file(context.name, list_of(context), std::move(expected));
+  for (const auto& [name, result] : found) file.compare(name, result, 0.0);
+  for (const auto& [run, why] : refused) file.refuse_run(run, why);
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
+}
+
 }  // namespace
 
 CaseResults verify_retention(const CaseContext& context) {
-  context.config.at("runs").json();  // cases.json has the same settings
-  const std::filesystem::path path = context.folder / "cases.json";
-  const Settings cases(parse_ordered_json(checkpoint::read_text(path), path.string()));
   std::map<std::string, Tensor> expected, found;
   std::vector<std::pair<std::string, std::string>> refused;
-  const std::vector<Settings> items = cases.at("items").elements();
+  const std::vector<Settings> items = items_of(context);
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string project = items[i].at("project"), run = std::to_string(i);
     const auto add = [&](std::map<std::string, Tensor>& to, const std::string& name, const auto& files) {
@@ -228,12 +245,7 @@ CaseResults verify_retention(const CaseContext& context) {
       refused.emplace_back(run, project + ": " + error.what());
     }
   }
-  CaseFile file(context.name, path, std::move(expected));
-  for (const auto& [name, files] : found) file.compare(name, files, 0.0);
-  for (const auto& [run, why] : refused) file.refuse_run(run, why);
-  CaseResults results;
-  results.push_back(std::move(file));
-  return results;
+  return results_of(context, std::move(expected), found, refused);
 }
 
 namespace {
@@ -340,12 +352,9 @@ Json ai_frames(const Settings& s, int64_t count, const std::vector<double>& draw
 }  // namespace
 
 CaseResults verify_clip_picks(const CaseContext& context) {
-  context.config.at("runs").json();  // cases.json has the same settings
-  const std::filesystem::path path = context.folder / "cases.json";
-  const Settings cases(parse_ordered_json(checkpoint::read_text(path), path.string()));
   std::map<std::string, Tensor> expected, found;
   std::vector<std::pair<std::string, std::string>> refused;
-  const std::vector<Settings> items = cases.at("items").elements();
+  const std::vector<Settings> items = items_of(context);
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string project = items[i].at("project"), function = items[i].at("function"), run = std::to_string(i);
     const int64_t count = items[i].at("frames");
@@ -371,12 +380,7 @@ CaseResults verify_clip_picks(const CaseContext& context) {
       refused.emplace_back(run, project + ": " + error.what());
     }
   }
-  CaseFile file(context.name, path, std::move(expected));
-  for (const auto& [name, frames] : found) file.compare(name, frames, 0.0);
-  for (const auto& [run, why] : refused) file.refuse_run(run, why);
-  CaseResults results;
-  results.push_back(std::move(file));
-  return results;
+  return results_of(context, std::move(expected), found, refused);
 }
 
 }  // namespace tessera::tools
