@@ -4,6 +4,7 @@
 //   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<tag>-<n>.partial
 //   out.write(data, bytes);
 //   out.commit();                                    // fsync, rename, fsync of the folder
+//   write_text("/dev/stdout", text);                 // devices and pipes are no files: they get the bytes
 //
 // Every failed write is a UserError with Exit::disk; the temporary file is removed and what was at the path stays.
 // (A program that wants the error for RLIMIT_FSIZE as well must ignore SIGXFSZ.)
@@ -47,7 +48,7 @@ class DurableFile {
 
  private:
   [[noreturn]] void fail(std::string_view act);
-  Path path_, partial_;
+  Path path_, partial_;  ///< no partial: bytes go to the path itself
   int fd_ = -1;
   int64_t needed_, written_ = 0;
 };
