@@ -3,8 +3,7 @@
 //
 //   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<tag>-<n>.partial
 //   out.write(data, bytes);
-//   out.commit();                                    // fsync, rename, fsync of the folder
-//   write_text("/dev/stdout", text);                 // devices and pipes are no files: they get the bytes
+//   out.commit();           // fsync, rename, fsync of the folder; a device or a pipe gets the bytes and stays
 //
 // Every failed write is a UserError with Exit::disk; the temporary file is removed and what was at the path stays.
 // (A program that wants the error for RLIMIT_FSIZE as well must ignore SIGXFSZ.)
