@@ -153,6 +153,19 @@ TEST(Mistakes, AFolderThatCannotBeMadeIsADiskErrorAndNamesTheKey) {
   const Result sample =
       run.tessera({"sample", run.recipe(), "--sample.steps", "1", "--prompt", "a", "--out", below_a_file + "/a.mp4"});
   expect(sample, 7, {"recipe.toml/x", "--out"});
+  EXPECT_EQ(sample.output.find("weights of"), std::string::npos) << "told behind the samples:\n" << sample.output;
+  expect(run.tessera({"probe", "--out", below_a_file}), 7, {"recipe.toml/x", "cannot create"});
+}
+TEST(Mistakes, AScheduleThatDoesNotFitLeavesTheOneBefore) {
+  const TinyRun run("m");
+  const std::string file = (run.folder() / "schedule.jsonl").string();
+  ASSERT_EQ(run.tessera({"plan", run.recipe(), "--schedule", file}).code, 0);
+  const std::string before = text_of(file);
+  expect(run_program({"/bin/bash", "-c", std::string("ulimit -f 8; exec ") + TESSERA_BINARY + " plan " + run.recipe() +
+                                             " --run.steps 100 --schedule " + file}),
+         7, {"schedule.jsonl", "cannot write"});
+  EXPECT_TRUE(text_of(file) == before);
+  expect(run.tessera({"plan", run.recipe(), "--schedule", "/dev/full"}), 7, {"/dev/full", "No space left"});
 }
 TEST(Mistakes, OutputThatAFullDiskCutsShortIsAnErrorAndAClosedPipeIsNone) {
   const TinyRun run("m");

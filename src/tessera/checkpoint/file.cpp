@@ -274,7 +274,7 @@ void DurableFile::fail(std::string_view act) {
   if (!partial_.empty()) ::unlink(partial_.c_str());
   throw UserError(Exit::disk, "file.write",
                   path_.string() + ": cannot " + std::string(act) + ": " + failure.what + " (" +
-                      format_bytes(written_) + " of " + format_bytes(needed_) + " written)",
+                      format_bytes(written_) + (needed_ > 0 ? " of " + format_bytes(needed_) : "") + " written)",
                   failure.hint + (partial_.empty() ? "" : "; what was there before is untouched"));
 }
 
