@@ -10,7 +10,7 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/job/assumed.h"
 #include "tessera/planning/run_plan.h"
-#include "tessera/recipe/recipe_file.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::apps {
 
