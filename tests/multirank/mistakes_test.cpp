@@ -172,8 +172,9 @@ TEST(Mistakes, OutputThatAFullDiskCutsShortIsAnErrorAndAClosedPipeIsNone) {
   const auto shell = [&](const std::string& arguments) {
     return run_program({"/bin/bash", "-c", std::string("set -o pipefail; ") + TESSERA_BINARY + " " + arguments});
   };
-  for (const std::string command : {"list schema", "man", "--version", "help", "plan --help", "plan " + run.recipe(),
-                                    "plan " + run.recipe() + " --json", "completion bash"}) {
+  const std::string plan = "plan " + run.recipe();
+  for (const std::string& command : std::vector<std::string>{"list schema", "man", "--version", "help", "plan --help",
+                                                             plan, plan + " --json", "completion bash"}) {
     expect(shell(command + " >/dev/full"), 7, {"output could not be written whole", "No space left on device"});
     expect(shell(command + " | head -c 10"), 0, {});
     expect(shell(command + " >&-"), 0, {});
