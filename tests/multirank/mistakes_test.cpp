@@ -161,8 +161,9 @@ TEST(Mistakes, AScheduleThatDoesNotFitLeavesTheOneBefore) {
   const std::string file = (run.folder() / "schedule.jsonl").string();
   ASSERT_EQ(run.tessera({"plan", run.recipe(), "--schedule", file}).code, 0);
   const std::string before = text_of(file);
-  expect(run_program({"/bin/bash", "-c", std::string("ulimit -f 8; exec ") + TESSERA_BINARY + " plan " + run.recipe() +
-                                             " --run.steps 100 --schedule " + file}),
+  expect(run_program({"/bin/bash", "-c",
+                      std::string("ulimit -f 8; exec ") + TESSERA_BINARY + " plan " + run.recipe() +
+                          " --run.steps 100 --schedule " + file}),
          7, {"schedule.jsonl", "cannot write"});
   EXPECT_TRUE(text_of(file) == before);
   expect(run.tessera({"plan", run.recipe(), "--schedule", "/dev/full"}), 7, {"/dev/full", "No space left"});
@@ -192,7 +193,8 @@ TEST(Mistakes, WhatIsWrittenToADeviceLeavesTheDeviceThere) {
 }
 TEST(Mistakes, EncodersThatTheModelHasNoInputForAreWarnedAbout) {
   const TinyRun run("m");
-  for (const std::string key : {"data.image_encoder", "data.pooled_encoder", "data.glyph_encoder", "data.audio_encoder"})
+  for (const std::string key :
+       {"data.image_encoder", "data.pooled_encoder", "data.glyph_encoder", "data.audio_encoder"})
     expect(run.tessera({"plan", run.recipe(), "--" + key, "some-name"}), 0,
            {"warning: " + key + " = some-name has no effect: the model reads no "});
   expect(run.tessera({"plan", run.recipe(), "--sample.chunk", "7"}), 0, {"warning: sample.chunk = 7 has no effect"});
@@ -201,7 +203,8 @@ TEST(Mistakes, EncodersThatTheModelHasNoInputForAreWarnedAbout) {
 }
 TEST(Mistakes, SizesOfAnotherFamilyAreRefused) {
   const TinyRun run("m");
-  expect(run.tessera({"plan", run.recipe(), "--model.config.hidden_size", "8"}), 2, {"hidden_size", "wan", "num_layers"});
+  expect(run.tessera({"plan", run.recipe(), "--model.config.hidden_size", "8"}), 2,
+         {"hidden_size", "wan", "num_layers"});
 }
 TEST(Mistakes, TheRecipesOwnFolderIsNotTheRuns) {
   const TinyRun run("m");

@@ -131,8 +131,9 @@ TEST(ResumeChanges, OfWhatLiesInTheDataFolderAreTold) {
 TEST(ResumeChanges, OfWritingAreNone) {
   const TinyRun run("resume");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2"}).code, 0);
-  const Result r = run.train(1, "run", {"--run.steps", "4", "--diffusion.logit_std", "1.0", "--diffusion.huber_c", "1e-1",
-                                        "--diffusion.strata", "00", "--diffusion.shift", "5.00"});
+  const Result r = run.train(1, "run",
+                             {"--run.steps", "4", "--diffusion.logit_std", "1.0", "--diffusion.huber_c", "1e-1",
+                              "--diffusion.strata", "00", "--diffusion.shift", "5.00"});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_EQ(r.output.find("changed since step 2: diffusion"), std::string::npos) << r.output;
 }

@@ -51,8 +51,11 @@ TEST_F(RecipeAttacks, NumbersWithoutARangeAreFiniteTooAndListsOfSizesAreNumbers)
     for (const char* value : {"nan", "inf", "-inf", "1e999"})
       expect_refused_cheaply([&] { load_recipe("", {{key, value}}); }, {key, value, "finite"});
   for (const char* value : {"abc", "1,x", "0.5", "99999999999999999999"})
-    expect_refused_cheaply([&] { load_recipe("", {{"model.config.vace_layers", value}}); },
-                           {"model.config.vace_layers", "whole numbers"});
+    expect_refused_cheaply(
+        [&] {
+          load_recipe("", {{"model.config.vace_layers", value}});
+        },
+        {"model.config.vace_layers", "whole numbers"});
   for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{{"train.betas", "a,b"},
                                                                                    {"train.betas", "0.9,0.999x"},
                                                                                    {"train.betas", "0.9;0.999,0.9"},
@@ -77,10 +80,12 @@ TEST_F(RecipeAttacks, ExtremesOfEveryKeyAreRefusedByNameOrWrittenAsTheyWere) {
   for (const Setting& setting : settings()) keys.push_back(setting.key);
   for (const Setting& setting : set_settings()) keys.push_back("data.set.0." + setting.key.substr(11));
   for (const std::string& key : keys)
-    for (const std::string value : {"", "0", "-1", "0.5", "1e30", "nan", "inf", "9223372036854775807",
-                                    "99999999999999999999999", "abc", "1,2,3,4,5,6,7", ",", "a=b", "/no/such", "\"\n"}) {
+    for (const std::string value :
+         {"", "0", "-1", "0.5", "1e30", "nan", "inf", "9223372036854775807", "99999999999999999999999", "abc",
+          "1,2,3,4,5,6,7", ",", "a=b", "/no/such", "\"\n"}) {
       Overrides given = {{key, value}};
-      if (key.starts_with("data.set.0.") && key != "data.set.0.path") given.insert(given.begin(), {"data.set.0.path", "a"});
+      if (key.starts_with("data.set.0.") && key != "data.set.0.path")
+        given.insert(given.begin(), {"data.set.0.path", "a"});
       try {
         const Recipe recipe = load_recipe("", given);
         write("recipe.toml", recipe.to_toml());
@@ -88,7 +93,8 @@ TEST_F(RecipeAttacks, ExtremesOfEveryKeyAreRefusedByNameOrWrittenAsTheyWere) {
         ++taken;
       } catch (const UserError& error) {
         const std::string told = error.what(), name = key.substr(key.rfind('.') + 1);
-        EXPECT_TRUE(error.code() == Exit::usage || error.code() == Exit::input) << key << " = " << value << ": " << told;
+        EXPECT_TRUE(error.code() == Exit::usage || error.code() == Exit::input)
+            << key << " = " << value << ": " << told;
         EXPECT_NE(told.find(name), std::string::npos) << key << " = " << value << ": " << told;
         ++refused;
       } catch (const std::exception& error) {

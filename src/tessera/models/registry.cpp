@@ -200,9 +200,10 @@ void check_read(const families::Family& family, const ModelChoice& choice, const
   if (unread.empty()) return;
   std::vector<std::string> known;
   for (const families::ConfigKey& key : family.config_keys) known.push_back(key.name);
-  throw UserError(Exit::usage, std::string(kRecipeConfig),
-                  unread + ": this model of the family " + family.name + " has no such size",
-                  "leave it out; the family's are " + families::listed(known, "and") + ", some of them of one type alone");
+  throw UserError(
+      Exit::usage, std::string(kRecipeConfig),
+      unread + ": this model of the family " + family.name + " has no such size",
+      "leave it out; the family's are " + families::listed(known, "and") + ", some of them of one type alone");
 }
 
 }  // namespace
@@ -219,8 +220,8 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
       throw UserError(Exit::usage, "model", "neither preset nor path nor config is given",
                       "set model.preset, for instance to " + family.presets()[0]);
     if (choice.config_text.empty()) return model;
-    auto sizes = model ? parse_ordered_json(model->config_json(), std::string(kRecipeConfig))
-                       : nlohmann::ordered_json::object();
+    auto sizes =
+        model ? parse_ordered_json(model->config_json(), std::string(kRecipeConfig)) : nlohmann::ordered_json::object();
     sizes.merge_patch(parse_ordered_json(choice.config_text, std::string(kRecipeConfig)));
     const ReadFields read;
     model = family.from_json(sizes.dump(), std::string(kRecipeConfig), official_weights(choice));

@@ -91,7 +91,8 @@ class ConfigReader {
   /// An epsilon: at zero or below it a norm divides by zero, or takes the root of less.
   double above_zero(const char* key, double absent) const {
     const double value = real(key, absent);
-    if (!(value > 0 && std::isfinite(value))) fail(std::string(key) + " is " + shown(key) + ", expected a number above 0");
+    if (!(value > 0 && std::isfinite(value)))
+      fail(std::string(key) + " is " + shown(key) + ", expected a number above 0");
     return value;
   }
   bool is_number(const char* key) const { return has(key) && json_[key].is_number(); }
