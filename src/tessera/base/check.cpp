@@ -5,16 +5,15 @@
 #include <numeric>
 #include <string>
 
-#include "tessera/base/options.h"
-
 namespace tessera {
 
 namespace {
-/// Lists of a recipe, whose items each end in kListSeparator, as people write them: 1,2,3.
+/// Lists of a recipe, whose items each end in kListSeparator (options.h, which stands above), as people write them: 1,2,3.
 std::string lists_shown(std::string_view text) {
+  constexpr char kSeparator = '\x1f';
   std::string shown;
   for (size_t i = 0; i < text.size(); ++i)
-    if (text[i] != kListSeparator)
+    if (text[i] != kSeparator)
       shown += text[i];
     else if (i + 1 < text.size() && std::string_view("'\";:) ").find(text[i + 1]) == std::string_view::npos)
       shown += ',';
