@@ -23,7 +23,7 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
   const std::string text = arguments.value(flag);
   if (text.empty()) return absent;
   if (text.find_first_not_of("0123456789") != std::string::npos || text.size() > 6)
-    throw UserError(Exit::usage, "launch", flag + " " + text + ": expected a whole number");
+    throw UserError(Exit::usage, "launch", flag + " " + text + ": expected a whole number from 0 to 999999");
   return std::stoi(text);
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,7 +131,23 @@ int run(const std::vector<std::string>& words) {
   }
 }
 
+/// The code where all output was written, else that of a full disk: a file that `>` made would be cut short without a word.
+/// Whoever closes a pipe (`| head`) or a terminal has seen enough.
+int told(int code) {
+  errno = 0;
+  const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
+  const int error = errno;
+  struct stat to {};
+  const bool to_reader = fstat(STDOUT_FILENO, &to) != 0 || S_ISFIFO(to.st_mode) || S_ISSOCK(to.st_mode);
+  if (whole || code != 0 || to_reader || error == EIO) return code;
+  return static_cast<int>(job::tell_error(
+      UserError(Exit::disk, "stdout",
+                "the output could not be written whole" + (error ? std::string(": ") + std::strerror(error) : ""),
+                "free space, or send it to another file")));
+}
+
 [[noreturn]] void end(int code) {
+  code = told(code);
   std::fflush(nullptr);
   log::flush();
 #ifdef __SANITIZE_ADDRESS__

@@ -10,7 +10,7 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/job/assumed.h"
 #include "tessera/planning/run_plan.h"
-#include "tessera/recipe/recipe_file.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::apps {
 
@@ -43,8 +43,12 @@ int run_probe(const Arguments& arguments) {
     options.host_memory = parse_bytes(arguments.value("--host-memory"), "--host-memory");
   if (arguments.has("--recipe"))
     options.products = [recipe = recipe::load_recipe(arguments.value("--recipe"), {})] { return products_of(recipe); };
+  const bool first = comm::rendezvous_from_env().rank == 0;
+  if (first && arguments.has("--out")) {  // what cannot be written is told before minutes of measuring
+    const checkpoint::DurableFile taken_away_again(arguments.value("--out"), 0);
+  }
   const plan::Profile profile = tools::probe(options);
-  if (comm::rendezvous_from_env().rank != 0) return 0;
+  if (!first) return 0;
   if (arguments.has("--out"))
     checkpoint::write_text(arguments.value("--out"), profile.to_toml());
   else

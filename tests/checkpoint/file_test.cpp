@@ -1,5 +1,7 @@
 #include "tessera/checkpoint/file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +38,38 @@ TEST_F(Partials, OfDeadWritersGoHoweverLittleTheyWroteAndThoseInHandStay) {
   in_hand.write("mine", 4);
   in_hand.commit();
   EXPECT_EQ(read_text(path("mine.safetensors")), "mine");
+}
+
+class WrittenTo : public FileTest {};
+
+TEST_F(WrittenTo, PipesAndDevicesAndOpenFilesStayWhatTheyAre) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] { std::getline(std::ifstream(path("pipe")), read, '\0'); });
+  write_text(path("pipe"), "through a pipe");
+  reader.join();
+  EXPECT_EQ(read, "through a pipe");
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+
+  std::filesystem::create_symlink("/dev/null", path("nowhere"));
+  write_text(path("nowhere"), "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file(path("nowhere")));
+
+  std::filesystem::create_symlink("/dev/full", path("full"));
+  expect_error(Exit::disk, {"full", "cannot write", "No space left"}, [&] { write_text(path("full"), "no room"); });
+  EXPECT_TRUE(std::filesystem::is_character_file(path("full")));
+
+  write("log", "before, ");
+  const int fd = ::open(path("log").c_str(), O_WRONLY | O_APPEND);
+  write_text("/proc/self/fd/" + std::to_string(fd), "behind");
+  ASSERT_EQ(::write(fd, ", after", 7), 7);
+  ::close(fd);
+  EXPECT_EQ(read_text(path("log")), "before, behind, after");
+
+  std::filesystem::create_symlink("log", path("link"));  // of files: the new one takes the name, as before
+  write_text(path("link"), "new");
+  EXPECT_EQ(read_text(path("log")), "before, behind, after");
+  EXPECT_EQ(read_text(path("link")), "new");
 }
 
 TEST_F(Partials, OfOneTargetGoWithoutThoseOfItsNeighbours) {

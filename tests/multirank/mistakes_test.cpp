@@ -153,6 +153,58 @@ TEST(Mistakes, AFolderThatCannotBeMadeIsADiskErrorAndNamesTheKey) {
   const Result sample =
       run.tessera({"sample", run.recipe(), "--sample.steps", "1", "--prompt", "a", "--out", below_a_file + "/a.mp4"});
   expect(sample, 7, {"recipe.toml/x", "--out"});
+  EXPECT_EQ(sample.output.find("weights of"), std::string::npos) << "told behind the samples:\n" << sample.output;
+  expect(run.tessera({"probe", "--out", below_a_file}), 7, {"recipe.toml/x", "cannot create"});
+}
+TEST(Mistakes, AScheduleThatDoesNotFitLeavesTheOneBefore) {
+  const TinyRun run("m");
+  const std::string file = (run.folder() / "schedule.jsonl").string();
+  ASSERT_EQ(run.tessera({"plan", run.recipe(), "--schedule", file}).code, 0);
+  const std::string before = text_of(file);
+  expect(run_program({"/bin/bash", "-c",
+                      std::string("ulimit -f 8; exec ") + TESSERA_BINARY + " plan " + run.recipe() +
+                          " --run.steps 100 --schedule " + file}),
+         7, {"schedule.jsonl", "cannot write"});
+  EXPECT_TRUE(text_of(file) == before);
+  expect(run.tessera({"plan", run.recipe(), "--schedule", "/dev/full"}), 7, {"/dev/full", "No space left"});
+}
+TEST(Mistakes, OutputThatAFullDiskCutsShortIsAnErrorAndAClosedPipeIsNone) {
+  const TinyRun run("m");
+  const auto shell = [&](const std::string& arguments) {
+    return run_program({"/bin/bash", "-c", std::string("set -o pipefail; ") + TESSERA_BINARY + " " + arguments});
+  };
+  const std::string plan = "plan " + run.recipe();
+  for (const std::string& command : std::vector<std::string>{"list schema", "man", "--version", "help", "plan --help",
+                                                             plan, plan + " --json", "completion bash"}) {
+    expect(shell(command + " >/dev/full"), 7, {"output could not be written whole", "No space left on device"});
+    expect(shell(command + " | head -c 10"), 0, {});
+    expect(shell(command + " >&-"), 0, {});
+  }
+  expect(shell("plan " + run.recipe() + " --nonsense >/dev/full"), 2, {"--nonsense"});
+}
+TEST(Mistakes, WhatIsWrittenToADeviceLeavesTheDeviceThere) {
+  const TinyRun run("m");
+  const std::string link = (run.folder() / "nowhere").string();
+  fs::create_symlink("/dev/null", link);
+  expect(run.tessera({"plan", run.recipe(), "--write", link}), 0, {});
+  expect(run.tessera({"plan", run.recipe(), "--html", link}), 0, {});
+  EXPECT_TRUE(fs::is_character_file(link));
+  expect(run.tessera({"plan", run.recipe(), "--write", "/dev/stdout"}), 0, {"micro_batch = "});
+}
+TEST(Mistakes, EncodersThatTheModelHasNoInputForAreWarnedAbout) {
+  const TinyRun run("m");
+  for (const std::string key :
+       {"data.image_encoder", "data.pooled_encoder", "data.glyph_encoder", "data.audio_encoder"})
+    expect(run.tessera({"plan", run.recipe(), "--" + key, "some-name"}), 0,
+           {"warning: " + key + " = some-name has no effect: the model reads no "});
+  expect(run.tessera({"plan", run.recipe(), "--sample.chunk", "7"}), 0, {"warning: sample.chunk = 7 has no effect"});
+  const Result plain = run.tessera({"plan", run.recipe()});
+  EXPECT_EQ(plain.output.find("has no effect"), std::string::npos) << plain.output;
+}
+TEST(Mistakes, SizesOfAnotherFamilyAreRefused) {
+  const TinyRun run("m");
+  expect(run.tessera({"plan", run.recipe(), "--model.config.hidden_size", "8"}), 2,
+         {"hidden_size", "wan", "num_layers"});
 }
 TEST(Mistakes, TheRecipesOwnFolderIsNotTheRuns) {
   const TinyRun run("m");

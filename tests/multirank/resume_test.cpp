@@ -103,6 +103,41 @@ TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
   EXPECT_FALSE(lines.back().contains("key")) << "nothing was changed since step 4";
 }
 
+TEST(ResumeChanges, OfWhatLiesInTheDataFolderAreTold) {
+  const TinyRun run("resume");
+  const fs::path data = run.folder() / "data";
+  const auto told = [&](const char* steps, const Flags& more = {}) {
+    const Result r = run.train(1, "run", with({"--run.steps", steps}, more));
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::map<std::string, std::string> changes;
+    for (const auto& line : run.metrics("run", "resume"))
+      if (line.contains("key") && r.output.find(line.at("text")) != std::string::npos)
+        changes[line.at("key")] = line.at("text");
+    return changes;
+  };
+  told("2");
+  EXPECT_FALSE(told("4").contains("data set")) << "nothing has changed";
+  fs::remove(data / "clip2.mp4"), fs::remove(data / "clip2.txt");
+  EXPECT_TRUE(told("6").at("data set").starts_with("changed since step 4: data set 3 samples (")) << "a clip is gone";
+  std::ofstream(data / "clip1.txt") << "another caption";
+  const std::string caption = told("8").at("data set");
+  EXPECT_NE(caption.find("step 6: data set 2 samples ("), std::string::npos) << caption;
+  fs::copy_file(data / "clip0.mp4", data / "clip1.mp4", fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(told("10").contains("data set")) << "another clip under its name";
+  EXPECT_FALSE(told("12", {"--data.repeats", "2"}).contains("data set")) << "the key says it";
+}
+
+/// A default is the same however it is written.
+TEST(ResumeChanges, OfWritingAreNone) {
+  const TinyRun run("resume");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2"}).code, 0);
+  const Result r = run.train(1, "run",
+                             {"--run.steps", "4", "--diffusion.logit_std", "1.0", "--diffusion.huber_c", "1e-1",
+                              "--diffusion.strata", "00", "--diffusion.shift", "5.00"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("changed since step 2: diffusion"), std::string::npos) << r.output;
+}
+
 /// Who edits RUN/recipe.toml overwrites the text by which the run went.
 TEST(ResumeChanges, ARunFromItsOwnEditedRecipeKeepsTheEarlierOne) {
   const TinyRun run("resume");

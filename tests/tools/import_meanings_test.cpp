@@ -280,6 +280,10 @@ TEST(ImportMeanings, MusubiTuner) {
             "--dataset_config @/one.toml --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 100 "
             "--network_args loraplus_lr_ratio=4 verbose=True",
         {.lr = level(2e-4), .steps = 100, .sigmas = sigmoid(3), .told = {{"lora.plus_ratio", "4"}}}},
+       {"an alpha of 0, which is the rank",
+        launch + std::string(base).replace(base.find("alpha 16"), 8, "alpha 0") +
+            "--dataset_config @/one.toml --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 100",
+        {.lr = level(2e-4), .steps = 100, .sigmas = sigmoid(3), .told = {{"lora.rank", "32"}, {"lora.alpha", "auto"}}}},
        {"a LoKr",
         launch + base.substr(0, base.find("--network_module")) +
             "--network_module networks.lokr --network_dim 8 --learning_rate 2e-4 --dataset_config @/one.toml "

@@ -8,12 +8,24 @@
 namespace tessera {
 
 namespace {
+/// Lists of a recipe, whose items each end in kListSeparator (options.h, which stands above), as people write them: 1,2,3.
+std::string lists_shown(std::string_view text) {
+  constexpr char kSeparator = '\x1f';
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] != kSeparator)
+      shown += text[i];
+    else if (i + 1 < text.size() && std::string_view("'\";:) ").find(text[i + 1]) == std::string_view::npos)
+      shown += ',';
+  return shown;
+}
+
 std::string compose(std::string_view where, std::string_view what, std::string_view hint) {
   std::string text;
   if (!where.empty()) text.append("[").append(where).append("] ");
   text.append(what);
   if (!hint.empty()) text.append(hint.front() == '\n' ? "" : "; ").append(hint);  // below a list: a line of its own
-  return text;
+  return lists_shown(text);
 }
 
 int distance(std::string_view a, std::string_view b) {

@@ -195,8 +195,30 @@ Path temporary_name(Path path) {
   return path += "." + tag + "-" + std::to_string(counter++) + ".partial";
 }
 
-DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
-    : path_(path), partial_(temporary_name(path)), needed_(bytes_needed) {
+namespace {
+
+/// A device (/dev/null), a named pipe, or an open file of this process under its name (/dev/stdout): what is written goes
+/// there, and a file that is renamed would take its place.
+bool takes_what_is_written(const Path& path) {
+  using std::filesystem::file_type;
+  std::error_code unseen;
+  const file_type kind = std::filesystem::status(path, unseen).type();
+  if (kind == file_type::character || kind == file_type::fifo) return true;
+  if (!std::filesystem::is_symlink(path, unseen)) return false;
+  const auto of_process = [](const Path& name) { return name.string().starts_with("/proc/"); };
+  return of_process(std::filesystem::read_symlink(path, unseen)) ||
+         of_process(std::filesystem::weakly_canonical(path.parent_path(), unseen));
+}
+
+}  // namespace
+
+DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), needed_(bytes_needed) {
+  if (takes_what_is_written(path)) {
+    fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC); });
+    if (fd_ < 0) fail("open");
+    return;
+  }
+  partial_ = temporary_name(path);
   // Locked while it is written: see remove_dead_partials, which may take it away between the two calls.
   for (struct stat info{};;) {
     fd_ = uninterrupted(
@@ -249,11 +271,11 @@ void DurableFile::fail(std::string_view act) {
   const WriteFailure failure = write_failure(error, path_);
   // the constructor may throw: no destructor would run then
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  ::unlink(partial_.c_str());
+  if (!partial_.empty()) ::unlink(partial_.c_str());
   throw UserError(Exit::disk, "file.write",
                   path_.string() + ": cannot " + std::string(act) + ": " + failure.what + " (" +
-                      format_bytes(written_) + " of " + format_bytes(needed_) + " written)",
-                  failure.hint + "; what was there before is untouched");
+                      format_bytes(written_) + (needed_ > 0 ? " of " + format_bytes(needed_) : "") + " written)",
+                  failure.hint + (partial_.empty() ? "" : "; what was there before is untouched"));
 }
 
 void DurableFile::write(const void* data, int64_t bytes) {
@@ -270,6 +292,10 @@ void DurableFile::write(const void* data, int64_t bytes) {
 }
 
 void DurableFile::commit() {
+  if (partial_.empty()) {
+    if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+    return;
+  }
   if (uninterrupted([&] { return ::fsync(fd_); }) != 0) fail("flush");
   if (uninterrupted([&] { return ::rename(partial_.c_str(), path_.c_str()); }) != 0) {
     // NFS asks again where an answer was lost, and is told that the file has no such name: it has the new one.

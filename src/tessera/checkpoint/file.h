@@ -3,7 +3,7 @@
 //
 //   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<tag>-<n>.partial
 //   out.write(data, bytes);
-//   out.commit();                                    // fsync, rename, fsync of the folder
+//   out.commit();           // fsync, rename, fsync of the folder; a device or a pipe gets the bytes and stays
 //
 // Every failed write is a UserError with Exit::disk; the temporary file is removed and what was at the path stays.
 // (A program that wants the error for RLIMIT_FSIZE as well must ignore SIGXFSZ.)
@@ -47,7 +47,7 @@ class DurableFile {
 
  private:
   [[noreturn]] void fail(std::string_view act);
-  Path path_, partial_;
+  Path path_, partial_;  ///< no partial: bytes go to the path itself
   int fd_ = -1;
   int64_t needed_, written_ = 0;
 };

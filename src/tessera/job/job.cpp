@@ -156,6 +156,22 @@ std::unique_ptr<net::Denoiser> denoiser_at(const recipe::Recipe& recipe, const s
       {recipe.model.family, recipe.model.preset, "", path, recipe.model.config, shapes_at(path)});
 }
 
+/// Warns of encoders that a recipe names and the model has no input for.
+void warn_of_unread(const Values& values, const net::Conditions& reads) {
+  const bool second = reads.pooled_dim > 0 || reads.glyph_dim > 0;
+  for (const auto& [key, read, what] :
+       {std::tuple("data.image_encoder", reads.clip_dim > 0, "rows of an image encoder"),
+        {"data.image_encoder_path", reads.clip_dim > 0, "rows of an image encoder"},
+        {"data.pooled_encoder", reads.pooled_dim > 0, "pooled captions"},
+        {"data.pooled_encoder_path", reads.pooled_dim > 0, "pooled captions"},
+        {"data.pooled_tokenizer", second, "captions of a second encoder"},
+        {"data.glyph_encoder", reads.glyph_dim > 0, "quoted text"},
+        {"data.audio_encoder", reads.audio_dim > 0, "speech"},
+        {"sample.chunk", reads.chunks_in_time, "chunks of a clip"}})
+    if (const std::string& value = values.at(key); !read && !value.empty() && value != "auto" && value != "0")
+      log::warn(std::string(key) + " = " + value + " has no effect: the model reads no " + what);
+}
+
 /// Experts share plan, slots and schedule.
 void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, const Expert& expert) {
   if (expert.name == "critic" && !std::filesystem::exists(expert.path)) return;  // a plan before weights are there
@@ -268,6 +284,7 @@ Job make_job(const recipe::Recipe& recipe) {
                     "width of texts in model.config to that number");
   job.context_length = job.model->context_length();
   job.second = open_second_encoder(recipe.data, job.model->conditions());
+  warn_of_unread(recipe.values, job.model->conditions());
   check_beside(recipe, job);
   check_texts(recipe, job);
   check_given(recipe, *job.model, *job.codec);

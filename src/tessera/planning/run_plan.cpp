@@ -1,13 +1,13 @@
 #include "tessera/planning/run_plan.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/plan.h"
@@ -312,7 +312,14 @@ std::string plans_json(const std::vector<PartPlan>& plans) {
 }
 
 void write_schedule(const std::vector<PartPlan>& plans, const std::string& file) {
-  std::ofstream out(file, std::ios::trunc);
+  checkpoint::DurableFile out(file, 0);
+  std::string lines;
+  const auto put = [&](size_t most) {
+    if (lines.size() <= most) return;
+    out.write(lines.data(), std::ssize(lines));
+    lines.clear();
+  };
+  constexpr size_t kAtOnce = size_t{1} << 20;
   const int world = plans.at(0).planned.plan().mesh.world();
   for (int rank = 0; rank < world; ++rank) {
     for (const PartPlan& p : plans) {
@@ -323,15 +330,15 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
           [&](int64_t step, const plan::Schedule& schedule) {
             if (step != current) current = step, base = 0;
             for (size_t i = 0; i < schedule.list.size(); ++i)
-              out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
+              lines += plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) + '\n';
+            put(kAtOnce);
             base += static_cast<int>(schedule.list.size());
           },
           plan::passes_before(p.planned.run, p.planned.plan()));
     }
   }
-  out.flush();
-  if (!out)
-    throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
+  put(0);
+  out.commit();
 }
 
 recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place) {

@@ -48,7 +48,8 @@ void read_vae(Recipe& recipe, const Given& given) {
 }
 
 void read_text_encoder(Recipe& recipe, const Given& given) {
-  recipe.data.text_encoder = given.text == "auto" ? families::standard().text_encoder : given.text;
+  read_named(recipe.data.text_encoder, given);
+  if (given.text == "auto") recipe.data.text_encoder = families::standard().text_encoder;
 }
 
 void read_encoders(Recipe& recipe, const Given& given) {
@@ -291,12 +292,12 @@ std::vector<Setting> data_settings() {
        "16",
        "frame rate that clips are resampled to; 0: the file's own",
        read_fps,
-       {.range = at_least(0), .in_stages = true}},
+       {.range = {.least = 0, .most = 1e4}, .in_stages = true}},
       {"data.cache",
        Kind::text,
        "cache",
        "folder of the cache of encoded samples; online: no cache, each step encodes its clips",
-       data_key<&Recipe::Data::cache>,
+       named<&Recipe::data, &Recipe::Data::cache>,
        {.needs = {{[](const Facts& f) { return !f.recipe.data.beside(); }, "data.encoders caches nothing"}}}},
       {"data.encoders",
        Kind::choice,

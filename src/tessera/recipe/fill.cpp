@@ -1,8 +1,10 @@
 // From the texts of a recipe to its fields: each value by its row, then what several of them decide together.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <tuple>
 
@@ -44,6 +46,19 @@ LrScale lr_scale(const std::string& rule, int64_t global_batch, int64_t base_bat
   return {factor, rule};
 }
 
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+/// An item of a list of model.config.
+int64_t size_of_model(const std::string& key, const std::string& text) {
+  if (const auto value = whole_number(text)) return *value;
+  throw UserError(Exit::usage, "recipe", "model.config." + key + " = '" + text + "': expected whole numbers",
+                  "for example 1, or a list of them: 0,4,8");
+}
+
 std::string model_config(const Values& values) {
   nlohmann::ordered_json config = nlohmann::ordered_json::object();
   const std::string prefix = "model.config.";
@@ -56,9 +71,9 @@ std::string model_config(const Values& values) {
       config[key] = values.at(option.name);
     else if (const std::string& value = values.at(option.name);
              option.kind == Kind::list && value.find_first_of(std::string(1, kListSeparator) + ",") == value.npos)
-      config[key] = to_integer(value);  // a list of one family is a number of another
+      config[key] = size_of_model(key, value);  // a list of one family is a number of another
     else if (option.kind == Kind::list)
-      for (const std::string& item : split_list(value)) config[key].push_back(to_integer(item));
+      for (const std::string& item : split_list(value)) config[key].push_back(size_of_model(key, item));
     else
       config[key] = to_number(values.at(option.name));
   }
@@ -77,7 +92,7 @@ std::string with_logvar(const std::string& config, const Recipe::Distill& distil
 /// data.size, [height, width].
 std::pair<int64_t, int64_t> size_of_clips(const Values& values) {
   const std::vector<std::string> size = split_list(values.at("data.size"));
-  if (size.size() != 2 || to_integer(size[0]) < 1 || to_integer(size[1]) < 1)
+  if (size.size() != 2 || whole_number(size[0]).value_or(0) < 1 || whole_number(size[1]).value_or(0) < 1)
     throw UserError(Exit::usage, "recipe",
                     "data.size = '" + values.at("data.size") + "': expected [height, width] in pixels",
                     "for example data.size = [480, 832]");

@@ -56,7 +56,7 @@ std::vector<Setting> run_settings() {
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
        "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder; or a .pt of another trainer with \"model\", \"optimizer\" (AdamW) and \"step\", or a folder epoch*-global_step* of ColossalAI's",
-       run<&Recipe::Run::resume>},
+       named<&Recipe::run, &Recipe::Run::resume>},
       {"run.started_in", Kind::text, "",
        "folder in which the run was started, written to RUN/recipe.toml: relative paths begin there"},
       {"run.resume_changes",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -44,19 +45,30 @@ void Given::fail(const std::string& expected, const std::string& hint) const {
 
 void check_range(const Setting& setting, const std::string& text) {
   Range range = setting.more.range;
-  if (!std::isfinite(range.least) && !std::isfinite(range.most)) return;
+  const bool ranged = std::isfinite(range.least) || std::isfinite(range.most);
+  if (setting.kind == Kind::number && !ranged && !text.empty() && !std::isfinite(to_number(text)))
+    throw UserError(Exit::usage, "recipe", setting.key + " = " + text + ": expected a finite number",
+                    "see tessera train --help");
+  if (!ranged) return;
   // Counts are multiplied with one another: what nobody means must not wrap around.
   constexpr double kMostCount = int64_t{1} << 40;
   if (setting.kind == Kind::integer) range.most = std::min(range.most, kMostCount);
   for (const std::string& item : split_list(text)) {
-    const double value = to_number(item);
-    if (within(range, value) && std::isfinite(value)) continue;
+    char* end = nullptr;
+    const double value = std::strtod(item.c_str(), &end);
+    const bool number = *end == 0 || text == setting.fallback;  // "auto" may stand in a number's place
+    if (number && within(range, value) && std::isfinite(value)) continue;
     throw UserError(Exit::usage, "recipe", setting.key + " = " + item + ": expected " + expected(range),
                     setting.kind == Kind::integer ? "" : "see tessera train --help");
   }
 }
 
 void read_value(std::string& to, const Given& given) { to = given.text; }
+void read_named(std::string& to, const Given& given) {
+  if (given.text.empty())
+    throw UserError(Exit::usage, "recipe", given.key + " is empty", "leave it out, or see tessera train --help");
+  to = given.text;
+}
 void read_weights_path(std::string& to, const Given& given) {
   constexpr std::pair<std::string_view, const char*> kRoles[] = {{"data.vae", "vae"},
                                                                  {"data.text_encoder_path", "text_encoder"},

@@ -92,6 +92,13 @@ void read_value(std::optional<plan::Strategy>& to, const Given& given);
 void read_value(std::optional<plan::Policy>& to, const Given& given);
 void read_value(std::optional<plan::PipelineSchedule>& to, const Given& given);
 
+/// A text that has no meaning when it is empty.
+void read_named(std::string& to, const Given& given);
+template <auto... Path>
+void named(Recipe& recipe, const Given& given) {
+  read_named(field<Path...>(recipe), given);
+}
+
 template <auto... Path>
 void into(Recipe& recipe, const Given& given) {
   read_value(field<Path...>(recipe), given);

@@ -105,6 +105,8 @@ void read_growth_rate(Recipe& recipe, const Given& given) {
 void read_alpha(Recipe& recipe, const Given& given) {  // the row of the rank stands above
   recipe.lora.alpha = given.text == "auto" ? static_cast<double>(recipe.lora.rank)
                                            : checked_number(given, given.text, "auto or a number");
+  if (recipe.lora.alpha <= 0)
+    given.fail("auto or a number above 0: adapters are scaled by it", "programs that take 0 for the rank mean auto");
 }
 
 /// PATTERN=NUMBER, by comma.
@@ -119,6 +121,7 @@ void read_pattern(Recipe& recipe, const Given& given) {
     constexpr double kMost = 1 << 20;
     if (is_rank && (number < 1 || number > kMost || number != std::floor(number)))
       given.fail("ranks from 1 on behind each pattern, and '" + item + "' has none");
+    if (number <= 0) given.fail("numbers above 0 behind each pattern, and '" + item + "' has none");
     patterns.emplace_back(item.substr(0, at), number);
   }
 }

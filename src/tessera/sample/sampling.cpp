@@ -153,6 +153,19 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
   return files;
 }
 
+namespace {
+
+/// Throws UserError (disk) where the clips could not be written, before hours go into them.
+void check_places(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (const fs::path folder = fs::path(file).parent_path(); !folder.empty())
+      checkpoint::make_folder(folder, "check --out");
+    const checkpoint::DurableFile tried(file, 0);  // taken away again
+  }
+}
+
+}  // namespace
+
 data::Frames grid(const std::vector<std::vector<data::Frames>>& rows) {
   const data::Frames& first = rows.at(0).at(0);
   data::Frames all{.count = 0,
@@ -206,6 +219,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     throw UserError(Exit::usage, "sample",
                     "a .png holds one frame, the samples have " + std::to_string(recipe.data.frames),
                     "name an .mp4 or a .gif, or a folder with --format frames");
+  if (place.rank == 0) check_places(files);
   if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
     log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
   const std::vector<prepare::EncodedText> texts =

@@ -165,7 +165,7 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                                    {"diffusion.chunk_draws", "uniform"},
                                    {"diffusion.chunk_same_share", "0"},
                                    {"diffusion.first_frame_noise", "0"}})
-    if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
+    if (!same_value(recipe.values.at(key), usual)) facts[key] = recipe.values.at(key);
   if (recipe::is_schedule_free(recipe))
     facts["train.optimizer"] = recipe.values.at("train.optimizer");  // AdamW's states mean others
   for (const char* key : {"train.only", "train.freeze", "train.muon_hidden_layers", "train.muon_adam_layers"})
@@ -213,8 +213,15 @@ std::vector<Change> changes(const Values& facts, const Values& recipe, const che
   for (const Change& change : found) named.insert(change.key);
   const Values before = values_of(saved.extra, kRecipe);
   if (before.empty()) return found;
-  for (const Change& change : differences(before, recipe, saved.step))
-    if (!named.count(change.key)) found.push_back(change);
+  bool same_keys = true;  // of the data
+  for (const Change& change : differences(before, recipe, saved.step)) {
+    if (named.count(change.key) || change.key == kDataSet) continue;
+    found.push_back(change);
+    // the tokenizer of demos is made of the captions
+    same_keys &= !change.key.starts_with("data.") || change.key == "data.tokenizer";
+  }
+  const std::string was = value_of(before, kDataSet), is = value_of(recipe, kDataSet);
+  if (same_keys && !was.empty() && was != is) found.push_back({kDataSet, was, is, saved.step});
   return found;
 }
 

@@ -38,6 +38,9 @@ std::string value_of(const Values& values, const std::string& key);
 /// Every option of a recipe and of its stages, as text.
 Values recipe_values(const recipe::Recipe& recipe);
 
+/// The key beside those of a recipe that says what lay in the folders of its data.
+inline constexpr const char* kDataSet = "data set";
+
 /// Writes both into a manifest.
 void save_facts(const Values& facts, const Values& recipe, checkpoint::Manifest& manifest);
 
@@ -46,7 +49,7 @@ void save_facts(const Values& facts, const Values& recipe, checkpoint::Manifest&
 void require_same(const Values& facts, const checkpoint::Manifest& saved);
 
 /// What differs in the recipe, and in facts where `run.resume_changes` allowed them to; how a run is resumed does not
-/// count.
+/// count. What lies in the folders of its data does where no key of the data differs.
 std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved);
 
 }  // namespace tessera::train

@@ -117,6 +117,17 @@ std::string data_digest(const std::vector<prepare::StageData>& data) {
 /// The recipe with all that was chosen.
 recipe::Recipe resolved(const Run& run) { return planning::resolved(run.recipe, run.parts->all(), run.ranks.place); }
 
+/// What checkpoints keep of the recipe, and of the data that it found.
+Values kept_of_recipe(const Run& run) {
+  Values values = recipe_values(resolved(run));
+  std::string all;
+  for (const prepare::StageData& part : run.data) all += part.samples->digest() + "\n";
+  char sum[16];
+  std::snprintf(sum, sizeof sum, "%08x", static_cast<unsigned>(hash_text(all)));
+  values[kDataSet] = std::to_string(run.data.front().samples->size()) + " samples (" + sum + ")";
+  return values;
+}
+
 /// The one that the run goes on from; `back`: because of what diverged. All ranks together.
 void choose_checkpoint(Run& run, const std::string& asked, bool back) {
   run.folder->choose(asked, back);
@@ -263,7 +274,7 @@ Checkpoints::Contents contents_of(Run& run) {
     run.experts->write(step, manifest);
     run.updates->save(manifest);
     run.held_out->save(manifest);
-    save_facts(run.facts, recipe_values(resolved(run)), manifest);
+    save_facts(run.facts, kept_of_recipe(run), manifest);
     if (const auto rule = job::adapter_rule(recipe)) manifest.extra["lora"] = job::lora_json(*rule, run.job.adapted);
     if (recipe::is_schedule_free(recipe)) manifest.extra["result"] = plan::kAverage;
     manifest.extra["model"] = run.parts->planned().spec.name;
@@ -360,7 +371,7 @@ void claim_folder(Run& run) {
   write_plan(run);
   std::vector<Change> changed;
   if (checkpoint::TrainingCheckpoint* resumed = run.folder->resumed())
-    changed = changes(run.facts, recipe_values(resolved(run)), resumed->manifest());
+    changed = changes(run.facts, kept_of_recipe(run), resumed->manifest());
   run.folder->open_log(run.recipe.run.on_event, changed);
   const int64_t done = run.folder->step();
   if (run.folder->own_checkpoint() && !run.exports->has(done))

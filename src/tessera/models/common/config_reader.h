@@ -63,9 +63,11 @@ class ConfigReader {
     const nlohmann::json* found = find(key);
     return found && found->is_array();
   }
-  /// Fields that change nothing of what a network computes: of training, of a program, of the file itself.
+  /// Fields that change nothing of what a network computes: of training, of a program, of the file itself. A recipe has
+  /// no reason to say them.
   void without_effect(std::initializer_list<const char*> keys) const {
-    for (const char* key : keys) find(key);
+    for (const char* key : keys)
+      if (file_ != kRecipeConfig) find(key);
   }
 
   /// A whole number in 1 .. kMostSize: the bytes of a tensor of two sizes and a small kernel fit 64 bits, those of
@@ -85,6 +87,13 @@ class ConfigReader {
     if (!has(key)) return absent;
     if (!json_[key].is_number()) fail(std::string(key) + " is " + shown(key) + ", expected a number");
     return json_[key].template get<double>();
+  }
+  /// An epsilon: at zero or below it a norm divides by zero, or takes the root of less.
+  double above_zero(const char* key, double absent) const {
+    const double value = real(key, absent);
+    if (!(value > 0 && std::isfinite(value)))
+      fail(std::string(key) + " is " + shown(key) + ", expected a number above 0");
+    return value;
   }
   bool is_number(const char* key) const { return has(key) && json_[key].is_number(); }
   bool flag(const char* key, bool absent) const {

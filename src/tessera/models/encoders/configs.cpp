@@ -24,7 +24,7 @@ Config parse_config(std::string_view text, const std::string& file) {
     c.dim_ffn = json.size("d_ff");
     c.num_buckets = json.size("relative_attention_num_buckets", c.num_buckets);
     c.max_distance = json.size("relative_attention_max_distance", c.max_distance);
-    c.eps = json.real("layer_norm_epsilon", c.eps);
+    c.eps = json.above_zero("layer_norm_epsilon", c.eps);
   } else {
     json.expect("shared_pos", false);
     c.dim = json.size("dim");
@@ -76,7 +76,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.query_pre_attn_scalar = json.real("query_pre_attn_scalar", c.query_pre_attn_scalar);
   c.score_cap = json.real("attn_logit_softcapping", c.score_cap);
   c.rope_theta = json.real("rope_theta", c.rope_theta);
-  c.eps = json.real("rms_norm_eps", c.eps);
+  c.eps = json.above_zero("rms_norm_eps", c.eps);
   expect_alternating(json, c.num_layers);
   json.expect_narrow("num_attention_heads times head_dim", static_cast<double>(c.num_heads * c.head_dim));
   if (c.num_heads % c.num_kv_heads != 0)
@@ -130,7 +130,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.num_heads = json.size("num_attention_heads");
   c.num_kv_heads = json.size("num_key_value_heads", c.num_heads);
   c.rope_theta = theta_of(json, c.rope_theta);
-  c.eps = json.real("rms_norm_eps", c.eps);
+  c.eps = json.above_zero("rms_norm_eps", c.eps);
   json.expect("layer_types", std::vector<std::string>(static_cast<size_t>(c.num_layers), "full_attention"));
   if (c.num_layers < 3) json.fail("two layers or fewer: the hidden states are those before the last two");
   if (c.dim % c.num_heads != 0 || c.head_dim() % 2 != 0)
@@ -159,7 +159,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.num_heads = json.size("num_attention_heads");
   c.most_tokens = json.size("max_position_embeddings", c.most_tokens);
   c.eos = json.size("eos_token_id", c.eos);
-  c.eps = json.real("layer_norm_eps", c.eps);
+  c.eps = json.above_zero("layer_norm_eps", c.eps);
   if (c.dim % c.num_heads != 0)
     json.fail("hidden_size " + std::to_string(c.dim) + " is not a multiple of num_attention_heads " +
               std::to_string(c.num_heads));
@@ -192,7 +192,7 @@ Config parse_official(const ConfigReader& json) {
   if (c.mlp_dim < 1) json.fail("mlp_ratio makes a feed-forward without a channel");
   c.num_heads = json.size("num_heads");
   c.num_layers = json.size("num_layers");
-  c.eps = json.real("norm_eps", c.eps);
+  c.eps = json.above_zero("norm_eps", c.eps);
   c.mean = colours(json, "mean", c.mean);
   c.deviation = colours(json, "std", c.deviation);
   return c;
@@ -218,7 +218,7 @@ Config parse_hf(const ConfigReader& json) {
   c.mlp_dim = json.size("intermediate_size");
   c.num_heads = json.size("num_attention_heads");
   c.num_layers = json.size("num_hidden_layers");
-  c.eps = json.real("layer_norm_eps", c.eps);
+  c.eps = json.above_zero("layer_norm_eps", c.eps);
   return c;
 }
 
@@ -414,7 +414,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.conv_stride = json.sizes("conv_stride", c.conv_stride);
   c.position_kernel = json.size("num_conv_pos_embeddings", c.position_kernel);
   c.position_groups = json.size("num_conv_pos_embedding_groups", c.position_groups);
-  c.eps = json.real("layer_norm_eps", c.eps);
+  c.eps = json.above_zero("layer_norm_eps", c.eps);
   if (c.conv_kernel.size() != c.conv_dim.size() || c.conv_stride.size() != c.conv_dim.size())
     json.fail("conv_dim, conv_kernel and conv_stride are lists of different lengths");
   double samples = 1;  // as shortest() counts them

@@ -112,9 +112,9 @@ Config parse_config(std::string_view text, const std::string& file) {
   if (video) json.expect("guidance_embeds", false);
   json.without_effect({"rope_max_seq_len"});  // of a table that is made as long as a video is
   c.qk_norm = json.has("qk_norm") || (video && !json.is_null("qk_norm"));
-  c.norm_eps = json.real("norm_eps", c.norm_eps);
-  c.attention_eps = json.real("linear_attention_eps", c.attention_eps);
-  c.cross_norm_eps = json.real("cross_attention_norm_eps", c.cross_norm_eps);
+  c.norm_eps = json.above_zero("norm_eps", c.norm_eps);
+  c.attention_eps = json.above_zero("linear_attention_eps", c.attention_eps);
+  c.cross_norm_eps = json.above_zero("cross_attention_norm_eps", c.cross_norm_eps);
   c.timestep_scale = json.real("timestep_scale", c.timestep_scale);
   c.guidance_scale = json.real("guidance_embeds_scale", c.guidance_scale);
   c.logvar = json.flag("logvar", false);

@@ -163,7 +163,7 @@ Config parse_config(std::string_view text, const std::string& file, const Shapes
   c.freq_dim = json.size("freq_dim", c.freq_dim);
   c.text_dim = json.size("text_dim", c.text_dim);
   c.text_len = json.size("text_len", c.text_len);
-  c.eps = json.real("eps", c.eps);
+  c.eps = json.above_zero("eps", c.eps);
   c.image_len = json.size("image_len", c.image_len);
   take_from_weights(json, weights, c);
   check_sizes(json, c);

@@ -181,7 +181,11 @@ void musubi_adapters(Translator& t) {
       t.imply(option, "nothing asks for a LoRA: --network_module networks.lora_wan does");
   };
   copy("--network_dim", "lora.rank");
-  copy("--network_alpha", "lora.alpha");
+  const bool zero = t.has("--network_alpha") && t.value("--network_alpha").find_first_not_of("0.") == std::string::npos;
+  if (lora && zero)
+    t.set("lora.alpha", "auto", {"--network_alpha"}, "0 is the rank there");
+  else
+    copy("--network_alpha", "lora.alpha");
   copy("--network_dropout", "lora.dropout");
   copy("--network_weights", "lora.init");
   if (lora) {
