@@ -156,6 +156,13 @@ Experts find_experts(const recipe::Recipe& recipe) {
   return experts;
 }
 
+void have_own_teacher(Experts& experts, const recipe::Recipe& recipe) {
+  experts.own_teacher = true;
+  if (recipe.distill.critic.empty()) experts.list[1].path = recipe.model.path;
+  const auto path = [&](size_t e) { return fs::path(experts.list[e].path).lexically_normal(); };
+  experts.shared_base = recipe.lora.on && path(0) == path(1);
+}
+
 double parse_boundary(const std::string& text) {
   constexpr std::string_view kIndex = "diffsynth(";
   if (!text.starts_with(kIndex)) return number_of(text, text);
