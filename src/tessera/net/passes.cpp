@@ -73,8 +73,14 @@ class MovingUnit final : public Unit {
   const bool last_;
 };
 
+[[noreturn]] void refuse_forward_mode() {
+  throw UserError(Exit::usage, "net.passes", "this model has no forward mode",
+                  "distil by consistency a model whose family has one");
+}
+
 /// Which of pack()'s inputs move: those of a sample without memory tell.
 std::vector<bool> moving_inputs(const Denoiser& model) {
+  if (model.moving_conditioning().empty()) refuse_forward_mode();
   const Sample blank = model.blank({model.in_channels(), 1, 8, 8});
   const Batch batch = model.pack({blank});
   std::vector<bool> moving;
@@ -85,8 +91,7 @@ std::vector<bool> moving_inputs(const Denoiser& model) {
 }  // namespace
 
 std::vector<Tensor> Denoiser::pack_directions(const Batch&, const std::vector<Direction>&) const {
-  throw UserError(Exit::usage, "net.passes", "this model has no forward mode",
-                  "distil by consistency a model of pictures whose family has one");
+  refuse_forward_mode();
 }
 
 std::vector<std::unique_ptr<Unit>> forward_mode(const Denoiser& model) {
