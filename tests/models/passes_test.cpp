@@ -47,9 +47,8 @@ std::vector<Sample> samples_of(const Denoiser& model) {
 
 TEST(Passes, ForwardModeIsTheDifferenceOfDisplacedCalls) {
   const at::NoGradGuard no_graph;
-  for (const char* preset :
-       {"sana-tiny", "sana-tiny-norms", "sana-tiny-sprint", "wan-tiny", "wan-tiny-i2v", "wan-tiny-ti2v",
-        "opensora2-tiny", "opensora2-tiny-guided", "hunyuan-tiny"}) {
+  for (const char* preset : {"sana-tiny", "sana-tiny-norms", "sana-tiny-sprint", "wan-tiny", "wan-tiny-i2v",
+                             "wan-tiny-ti2v", "opensora2-tiny", "opensora2-tiny-guided", "hunyuan-tiny"}) {
     SCOPED_TRACE(preset);
     const auto model = models::make_denoiser({.preset = preset});
     const WeightMap weights = weights_of(*model);

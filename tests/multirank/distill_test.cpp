@@ -404,9 +404,22 @@ TEST(DistillationOfWan, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   };
   trained("teacher", {"--run.steps", "6", "--train.lr", "3e-3"});
   const std::string weights = run.out("teacher") + "/model";
-  const Flags student = {"--model.path", weights,       "--distill.method",    "scm", "--distill.teacher",
-                         weights,        "--train.eps", kSmoothEps,            "--distill.tangent_warmup", "10",
-                         "--run.steps",  std::to_string(kSteps), "--train.global_batch", "4", "--distill.guidance", "4"},
+  const Flags student = {"--model.path",
+                         weights,
+                         "--distill.method",
+                         "scm",
+                         "--distill.teacher",
+                         weights,
+                         "--train.eps",
+                         kSmoothEps,
+                         "--distill.tangent_warmup",
+                         "10",
+                         "--run.steps",
+                         std::to_string(kSteps),
+                         "--train.global_batch",
+                         "4",
+                         "--distill.guidance",
+                         "4"},
               flags = student + Flags{"--distill.logvar", "false"};
   const auto one = trained("one", flags);
   ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
@@ -519,7 +532,9 @@ OneStep& one_step() {
 /// knows nothing 10.1 dB.
 TEST(Distillation, AStudentSaysInOneStepWhatItsTeacherSaysInMany) {
   one_step().teacher("ignorant", 1);
-  const auto two = [](const std::string& of) { return one_step().reached(of + "-two", "teacher", "0", 4, one_step().from(of) + Flags{"--sample.steps", "2"}); };
+  const auto two = [](const std::string& of) {
+    return one_step().reached(of + "-two", "teacher", "0", 4, one_step().from(of) + Flags{"--sample.steps", "2"});
+  };
   const double before = one_step().reached("before", "teacher", "0", 4),
                learnt = one_step().reached("learnt", "teacher", "5e-4", 1500),
                mistaught = one_step().reached("mistaught", "ignorant", "5e-4", 500);

@@ -325,10 +325,9 @@ TEST(MatchingOfOtherSizes, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
   expect_planned_peaks(one.back(), "large-one");
   EXPECT_NE(one[0]["loss"], trained("small", student({"--run.steps", "1", "--train.global_batch", "4"}))[0]["loss"]);
-  for (const char* line :
-       {"dp_shard=2", "dp_replicate=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2",
-        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device",
-        "dp_shard=2 --train.mode lora --lora.rank 4"}) {
+  for (const char* line : {"dp_shard=2", "dp_replicate=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2",
+                           "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device",
+                           "dp_shard=2 --train.mode lora --lora.rank 4"}) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const std::string name = std::string("large-") + line;
@@ -394,8 +393,8 @@ config = { num_cross_attention_heads = 4, caption_channels = 64, caption_length 
                                      {"--data.frames", "1"});
   EXPECT_NE(family.find("_class_name"), std::string::npos) << family;
   // By a preset, before weights are there.
-  const Flags at_hand = {"plan", shared().recipe(), "--distill.method", "dmd", "--distill.teacher", "not-there",
-                         "--distill.teacher_preset", "wan2.1-t2v-14b"};
+  const Flags at_hand = {"plan",      shared().recipe(),          "--distill.method", "dmd", "--distill.teacher",
+                         "not-there", "--distill.teacher_preset", "wan2.1-t2v-14b"};
   const Result plan = shared().tessera(at_hand);
   EXPECT_NE(plan.code, 0);
   EXPECT_NE(plan.output.find("latent channels = 16, the student has 12"), std::string::npos) << plan.output;

@@ -67,9 +67,9 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   const int64_t bytes = plan::arena_of_all(programs.train->plan, std::max(programs.arena, arena));
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
-                                       programs.tangent, programs.features, programs.judged,     programs.exchange,
-                                       programs.teacher};
+  std::vector<plan::ProgramPtr> all = {programs.train,  programs.sample,   programs.checkpoint,
+                                       programs.base,   programs.tangent,  programs.features,
+                                       programs.judged, programs.exchange, programs.teacher};
   for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
   for (const plan::ProgramPtr& program : all) {
     if (!program) continue;

@@ -108,7 +108,7 @@ class Engine {
   Store store_;
   StepTimes times_;
   Interpreter interpreter_;
-  std::unique_ptr<Beside> beside_;  // null: all passes run one after the other
+  std::unique_ptr<Beside> beside_;    // null: all passes run one after the other
   std::unique_ptr<Teacher> teacher_;  // null: none, or it is an expert of the store
   Lanes lanes_;                       // its threads use all of the above
   std::optional<StepGraphs> graphs_;

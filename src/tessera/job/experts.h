@@ -37,8 +37,9 @@ struct Experts {
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
   int64_t critic_steps =
       0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
-  bool shared_base = false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once; a teacher
-                             ///< of other sizes beside it
+  bool shared_base =
+      false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once; a teacher
+              ///< of other sizes beside it
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }

@@ -170,8 +170,7 @@ std::unique_ptr<net::Denoiser> teacher_of_other_sizes(const recipe::Recipe& reci
   if (!distill.matches()) return nullptr;
   const std::string file = distill.teacher_preset.empty() ? config_beside(distill.teacher) : "";
   if (file.empty() && distill.teacher_preset.empty()) return nullptr;
-  std::unique_ptr<net::Denoiser> teacher =
-      models::make_denoiser({.preset = distill.teacher_preset, .config = file});
+  std::unique_ptr<net::Denoiser> teacher = models::make_denoiser({.preset = distill.teacher_preset, .config = file});
   if (teacher->config_json() == student.config_json()) return nullptr;
   const std::string where = file.empty() ? "distill.teacher_preset = " + distill.teacher_preset : file;
   const auto refuse = [&](const std::string& what, const std::string& found, const std::string& expected) {
@@ -398,9 +397,10 @@ void check_trainable(const Job& job) {
   if (job.teacher) check_matched(*job.teacher, job.experts.teacher);
   if (!job.experts.teacher.empty() && !job.experts.critic()) {
     if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
-    throw UserError(Exit::usage, "distill.method",
-                    job.name + " has no forward mode, in which the consistency loss runs its student",
-                    "distil a model whose family has one (Sana's of pictures, Wan's of text to clips), or leave distill.method out");
+    throw UserError(
+        Exit::usage, "distill.method",
+        job.name + " has no forward mode, in which the consistency loss runs its student",
+        "distil a model whose family has one (Sana's of pictures, Wan's of text to clips), or leave distill.method out");
   }
   const std::string why = job.model->why_not_trained();
   if (why.empty()) return;

@@ -107,7 +107,7 @@ struct Plan : Formats {
   /// All of them have the same frozen parameters, kept once: each has adapters and states of its own, and a pass without
   /// adapters is what their base says.
   bool shared_base = false;
-  Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
+  Tier idle = Tier::device;     ///< placement of an inactive expert's buffers that the unit plans place on the device
   Tier teacher = Tier::device;  ///< device or host: placement of the shards of a teacher of other sizes (teacher_plan)
   /// Experts whose passes may run side by side, 1 or 2: each of them has slots and reduced gradients of its own then.
   int together = 1;

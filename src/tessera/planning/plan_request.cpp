@@ -453,7 +453,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       recipe.plan.file + " has teachers = " + std::to_string(request.by_hand->teachers) +
                           ", the run has " + std::to_string(request.planner.teachers),
                       "set teachers in the plan to that number");
-    if (const plan::Tier tier = request.by_hand->teacher; tier == plan::Tier::nvme || (tier != plan::Tier::device && !job.teacher))
+    if (const plan::Tier tier = request.by_hand->teacher;
+        tier == plan::Tier::nvme || (tier != plan::Tier::device && !job.teacher))
       throw UserError(Exit::usage, "plan.file",
                       recipe.plan.file + " has teacher = " + std::string(name(tier)) + ", " +
                           (job.teacher ? "and its shards lie on the device or on the host"

@@ -516,8 +516,9 @@ Fact teacher_of_other_sizes(const Planned& planned, int rank) {
   const plan::Plan plan = planned.teacher_plan();
   const plan::MemoryCurve kept = plan::memory_curve(model, plan, {}, rank);
   return {"teacher", format_bytes(kept.persistent + kept.host.total()) + " of parameters",
-          "frozen; of other sizes, " + std::to_string(model.numel()) + " parameters, with a plan of its own: full shards on the " +
-              std::string(name(planned.plan().teacher)) + "; in the student's steps alone"};
+          "frozen; of other sizes, " + std::to_string(model.numel()) +
+              " parameters, with a plan of its own: full shards on the " + std::string(name(planned.plan().teacher)) +
+              "; in the student's steps alone"};
 }
 
 /// Of a run of several networks, what each takes of a rank; of one or of experts nothing.
@@ -570,10 +571,11 @@ std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
   table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
-              (planned.plan().shared_base    ? " in a base and the adapters of one of two networks, "
-               : planned.plan().teachers > 0 || planned.teacher ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
-               : planned.plan().experts > 1  ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
-                                             : ", ") +
+              (planned.plan().shared_base ? " in a base and the adapters of one of two networks, "
+               : planned.plan().teachers > 0 || planned.teacher
+                   ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
+               : planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
+                                            : ", ") +
               std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
               planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());

@@ -33,7 +33,7 @@ namespace {
 void keep_beside(plan::MemoryCurve& curve, const plan::MemoryCurve& other) {
   curve.peak += other.persistent, curve.persistent += other.persistent;
   for (int64_t& live : curve.live) live += other.persistent;
-  for (int64_t plan::MemoryParts::* part :
+  for (int64_t plan::MemoryParts::*part :
        {&plan::MemoryParts::parameters, &plan::MemoryParts::gradients, &plan::MemoryParts::states}) {
     curve.by_part.*part += other.by_part.*part;
     curve.host.*part += other.host.*part, curve.nvme.*part += other.nvme.*part;
@@ -73,7 +73,7 @@ plan::MemoryCurve Planned::memory(int rank) const {
       cover(plan::memory_curve(*features, of, *schedule, rank, all.arena(samples), all.host_arena(samples)));
   if (!teacher) return most;
   plan::ModelSpec beside = teacher->model;
-  beside.resident = spec.resident;
+  beside.resident = spec.resident + plan::swap_piece(spec, plan());
   plan::MemoryCurve pass =
       plan::memory_curve(beside, all.of_teacher, all.teacher, rank, all.arena(samples), all.host_arena(samples));
   const plan::MemoryCurve alone = pass;

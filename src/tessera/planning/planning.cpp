@@ -306,8 +306,8 @@ std::shared_ptr<const plan::Measured> measure_teacher(const PlanRequest& request
   plan::freeze_teacher(teacher.model, compute);
   Mesh shares = request.mesh;
   for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
-  engine::Counted counted = engine::count_signatures(
-      units, engine::slice(largest, engine::Parallel(shares, shares.world() - 1)), compute);
+  engine::Counted counted =
+      engine::count_signatures(units, engine::slice(largest, engine::Parallel(shares, shares.world() - 1)), compute);
   teacher.machine.work = std::move(counted.work), teacher.machine.sizes = std::move(counted.signatures);
   return std::make_shared<const plan::Measured>(std::move(teacher));
 }

@@ -208,11 +208,11 @@ struct Recipe {
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
-    std::string critic;                  ///< weights that it begins with; empty: the teacher's or, of other sizes, the student's
-    std::string critic_mode = "auto";    ///< full or lora; auto: as train.mode
-    int64_t critic_steps = 5;            ///< of the critic after each of the student's
-    double critic_lr = 0;                ///< 0: train.lr
-    int64_t steps = 4;                   ///< in which the student makes a clip
+    std::string critic;  ///< weights that it begins with; empty: the teacher's or, of other sizes, the student's
+    std::string critic_mode = "auto";  ///< full or lora; auto: as train.mode
+    int64_t critic_steps = 5;          ///< of the critic after each of the student's
+    double critic_lr = 0;              ///< 0: train.lr
+    int64_t steps = 4;                 ///< in which the student makes a clip
     /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
     struct Judge {
       std::set<int64_t> blocks = {2, 8, 14, 19};

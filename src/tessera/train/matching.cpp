@@ -200,7 +200,7 @@ class Matching final : public ExpertSchedule {
 
   const net::Denoiser* const teacher_;  // of other sizes; null: it has the student's
   int64_t step_ = 0;                    // of the run
-  diffusion::TrainingSamples made_;  // of the pass
+  diffusion::TrainingSamples made_;     // of the pass
 };
 
 }  // namespace

@@ -219,8 +219,9 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
 namespace {
 
 /// The tangent of ring_forward's result, in a ring of its own: of keys and values, and of their tangents.
-Tensor ring_tangent(const ops::Moving& q, const ops::Moving& k, const ops::Moving& v, const ops::AttentionResult& result,
-                    int64_t heads, const std::vector<int64_t>& offsets, const Parallel& parallel) {
+Tensor ring_tangent(const ops::Moving& q, const ops::Moving& k, const ops::Moving& v,
+                    const ops::AttentionResult& result, int64_t heads, const std::vector<int64_t>& offsets,
+                    const Parallel& parallel) {
   const RingSteps ring(parallel, offsets, q.value.is_meta());
   const ops::AttentionTangent tangent(q.value, heads);
   const auto moved = [](const ops::Moving& x) { return x.moves() ? x.tangent : at::zeros_like(x.value); };
@@ -489,7 +490,8 @@ Tensor segment_attention(const ops::AttentionInputs& wide, int64_t heads, const 
                          const ops::AttentionResult* known) {
   div_exact(heads, parallel.sp(), "engine.parallel: heads / sp");
   const Ordered order = ordered(tokens, segments, parallel);
-  if (ops::any_moves({&wide.q, &wide.k, &wide.v})) return moving_segments(wide, heads / parallel.sp(), order, tokens.total(), parallel);
+  if (ops::any_moves({&wide.q, &wide.k, &wide.v}))
+    return moving_segments(wide, heads / parallel.sp(), order, tokens.total(), parallel);
   if (ops::wants_graph({&wide.q, &wide.k, &wide.v})) {
     check_internal(!keep, "engine.parallel", "a result is kept of a pass without a graph only");
     return SegmentAttention::apply(wide.q, wide.k, wide.v, heads, order, tokens.total(), &parallel, known);

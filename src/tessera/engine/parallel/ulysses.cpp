@@ -141,9 +141,7 @@ ops::AttentionInputs SentOperands::arrive(const Tensor& q, const Tensor& k, cons
   const auto both = [&](const Tensor& x) {
     return ops::moving_linearly(x, [&](const Tensor& t) { return scatter_heads(t, tokens, parallel).arrive(); });
   };
-  const auto place = [&](const Tensor& x) {
-    return find(x) ? x : ops::moves(x) ? both(x) : send(x, tokens, parallel);
-  };
+  const auto place = [&](const Tensor& x) { return find(x) ? x : ops::moves(x) ? both(x) : send(x, tokens, parallel); };
   std::array<Tensor, 3> operands = {place(q), place(k), place(v)};
   for (Sent& sent : sent_) {
     if (!sent.wide.requires_grad() || !at::GradMode::is_enabled()) {

@@ -352,8 +352,8 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
 }
 
 int64_t RunSchedules::most(int64_t Schedule::*bytes, bool samples) const {
-  int64_t all = std::max({train.*bytes, base.*bytes, tangent.*bytes, teacher.*bytes, features.*bytes, judged.*bytes, first.*bytes,
-                          updates.*bytes, samples ? sample.*bytes : 0});
+  int64_t all = std::max({train.*bytes, base.*bytes, tangent.*bytes, teacher.*bytes, features.*bytes, judged.*bytes,
+                          first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
   for (const auto& [expert, own] : of_expert)
     all = std::max({all, own.train.*bytes, own.first.*bytes, own.updates.*bytes});
   return all;
