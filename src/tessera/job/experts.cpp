@@ -156,11 +156,11 @@ Experts find_experts(const recipe::Recipe& recipe) {
   return experts;
 }
 
-void have_own_teacher(Experts& experts, const recipe::Recipe& recipe) {
+void have_own_teacher(Experts& experts, bool named_critic, bool adapters) {
   experts.own_teacher = true;
-  if (recipe.distill.critic.empty()) experts.list[1].path = recipe.model.path;
+  if (!named_critic) experts.list[1].path = experts.list[0].path;
   const auto path = [&](size_t e) { return fs::path(experts.list[e].path).lexically_normal(); };
-  experts.shared_base = recipe.lora.on && path(0) == path(1);
+  experts.shared_base = adapters && path(0) == path(1);
 }
 
 double parse_boundary(const std::string& text) {

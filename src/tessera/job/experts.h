@@ -58,8 +58,8 @@ struct Experts {
 /// the recipe wants experts that a single model has not, or keys of both routers, (input) where a folder is missing.
 Experts find_experts(const recipe::Recipe& recipe);
 
-/// Of a student with a critic, whose teacher has other sizes: the critic begins as the student, where the recipe names nothing.
-void have_own_teacher(Experts& experts, const recipe::Recipe& recipe);
+/// Of a student with a critic, whose teacher has other sizes: the critic begins as the student, where none is named.
+void have_own_teacher(Experts& experts, bool named_critic, bool adapters);
 
 /// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
 /// that the base says (checkpoint::find_facts), else that of the model's release.

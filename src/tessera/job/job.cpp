@@ -278,7 +278,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.experts = find_experts(recipe);
   job.model = denoiser_at(recipe, job.experts.list.front().path);
   job.teacher = teacher_of_other_sizes(recipe, *job.model);
-  if (job.teacher) have_own_teacher(job.experts, recipe);
+  if (job.teacher) have_own_teacher(job.experts, !recipe.distill.critic.empty(), recipe.lora.on);
   for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
   place_boundary(job.experts, recipe, *job.model);
   for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
