@@ -294,14 +294,6 @@ Plan teacher_plan(size_t units, const Plan& student) {
   return plan;
 }
 
-void freeze_teacher(ModelSpec& teacher, DType compute) {
-  for (UnitSpec& unit : teacher.units)
-    for (ParamSpec& param : unit.params) {
-      param.trainable = false;
-      if (unit.narrow && compute == DType::bf16 && param.stored == DType::f32) param.stored = DType::bf16;
-    }
-}
-
 bool uses_nvme(const Plan& plan) {
   return (plan.experts > 1 && plan.idle == Tier::nvme) ||
          std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& unit) {

@@ -172,8 +172,6 @@ struct Plan : Formats {
 /// Of a frozen network of other sizes beside those of `student`, of so many units: it runs forward alone, on the same mesh and
 /// micro-batches, with full shards on Plan::teacher.
 Plan teacher_plan(size_t units, const Plan& student);
-/// Its parameters are frozen, and in bf16 where products read them so.
-void freeze_teacher(ModelSpec& teacher, DType compute);
 
 struct Plan;
 

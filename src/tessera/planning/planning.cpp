@@ -289,8 +289,8 @@ std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& reque
 std::shared_ptr<const plan::Measured> measure_teacher(const PlanRequest& request, const plan::Plan& batch) {
   const std::lock_guard lock(measuring);
   const ops::TargetScope scope(measured_target(request.machine.profile));
-  const std::vector<std::unique_ptr<net::Unit>>& units = request.teacher->units();
   const DType compute = request.planner.compute;
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen(*request.teacher, compute);
   const engine::MeasureOptions options{.train = false,
                                        .mesh = request.mesh,
                                        .compute = compute,
@@ -303,7 +303,6 @@ std::shared_ptr<const plan::Measured> measure_teacher(const PlanRequest& request
   plan::Measured teacher{.model = engine::measure(units, largest, "teacher", options), .machine = request.machine};
   if (engine::has_halos(largest, request.mesh))
     for (const auto& latent : request.wider) engine::cover(teacher.model, units, packed(latent), options);
-  plan::freeze_teacher(teacher.model, compute);
   Mesh shares = request.mesh;
   for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
   engine::Counted counted =
