@@ -393,6 +393,53 @@ TEST(Distillation, ATeacherOfOtherSizesIsRefusedByName) {
   }
 }
 
+/// Of clips: softmax attention, rotations and modulations move on the ranks of each axis too.
+TEST(DistillationOfWan, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
+  constexpr int kSteps = 8;
+  const TinyRun run("distill-wan");
+  const auto trained = [&](const std::string& name, const Flags& flags, int ranks = 1) {
+    const Result r = run.train(ranks, name, flags, 300);
+    EXPECT_EQ(r.code, 0) << name << "\n" << r.output;
+    return run.metrics(name);
+  };
+  trained("teacher", {"--run.steps", "6", "--train.lr", "3e-3"});
+  const std::string weights = run.out("teacher") + "/model";
+  const Flags student = {"--model.path",
+                         weights,
+                         "--distill.method",
+                         "scm",
+                         "--distill.teacher",
+                         weights,
+                         "--train.eps",
+                         kSmoothEps,
+                         "--distill.tangent_warmup",
+                         "10",
+                         "--run.steps",
+                         std::to_string(kSteps),
+                         "--train.global_batch",
+                         "4",
+                         "--distill.guidance",
+                         "4"},
+              flags = student + Flags{"--distill.logvar", "false"};
+  const auto one = trained("one", flags);
+  ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+  expect_planned_peaks(one.back(), "one");
+  for (const char* line : {"dp_shard=2", "tp=2", "sp=2", "cp=2", "cp=2,sp=2", "pp=2", "tp=2,cp=2"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const auto other = trained(line, flags + layout.flags, layout.ranks);
+    expect_same_losses(one, other, kSteps);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), line);
+  }
+  EXPECT_NE(trained("unmoved", flags + Flags{"--distill.tangent_warmup", "1000000000"}).back()["loss"],
+            one.back()["loss"])
+      << "the tangent is part of it";
+  const Result weighed = run.train(1, "weighed", student);
+  EXPECT_EQ(weighed.code, 2) << weighed.output;
+  EXPECT_NE(weighed.output.find("logvar"), std::string::npos) << weighed.output;
+}
+
 std::array<int, 3> colour(int picture, int x, int y) {
   if (picture == 0)
     return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};
@@ -419,6 +466,9 @@ config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64,
           {"--model.config.timestep_scale", "0.001", "--train.lr", "4e-3", "--train.warmup_steps", "50",
            "--diffusion.timesteps", "logit_normal", "--diffusion.shift", "1", "--run.steps", std::to_string(steps)});
   }
+
+  /// Begins where another run ended.
+  Flags from(const std::string& run) const { return {"--model.path", run_.out(run) + "/model"}; }
 
   /// How far four pictures of one step are from the nearest of the three, in dB.
   double reached(const std::string& name, const std::string& teacher, const std::string& lr, int steps,
@@ -482,11 +532,15 @@ OneStep& one_step() {
 /// knows nothing 10.1 dB.
 TEST(Distillation, AStudentSaysInOneStepWhatItsTeacherSaysInMany) {
   one_step().teacher("ignorant", 1);
+  const auto two = [](const std::string& of) {
+    return one_step().reached(of + "-two", "teacher", "0", 4, one_step().from(of) + Flags{"--sample.steps", "2"});
+  };
   const double before = one_step().reached("before", "teacher", "0", 4),
                learnt = one_step().reached("learnt", "teacher", "5e-4", 1500),
                mistaught = one_step().reached("mistaught", "ignorant", "5e-4", 500);
   EXPECT_GT(learnt, before + 1);
   EXPECT_LT(mistaught, before);
+  two("before"), two("learnt"), two("mistaught");
 }
 
 /// By as many updates of the student, 500, of the same loss of consistency. Measured: 12.3 dB from the nearest picture with

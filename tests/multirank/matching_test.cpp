@@ -301,6 +301,105 @@ TEST(MatchingOfAdapters, TheStudentsAreWhatIsExportedSampledAndGoneOnFrom) {
   EXPECT_NE(first("lora-anew", {}), first("lora-on", {"--lora.init", file.string()}));
 }
 
+// A teacher of other sizes than the student and its critic, with a plan of its own.
+
+/// Wider, and deeper by two blocks.
+std::string large_teacher() {
+  static const TinyRun run("matching-large", TESSERA_BINARY, R"(family = "wan"
+config = { dim = 96, ffn_dim = 256, num_heads = 4, num_layers = 5, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 })");
+  static const std::string path = [] {
+    const Result r = run.train(1, "teacher", {"--run.steps", "6", "--train.lr", "3e-3"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return run.out("teacher") + "/model";
+  }();
+  return path;
+}
+Flags of_large(const Flags& more = {}) {
+  return student({"--distill.teacher", large_teacher(), "--train.global_batch", "4"}) + more;
+}
+
+TEST(MatchingOfOtherSizes, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
+  constexpr int kSteps = 8;
+  const Flags flags = of_large({"--run.steps", std::to_string(kSteps)});
+  const auto one = trained("large-one", flags);
+  ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+  expect_planned_peaks(one.back(), "large-one");
+  EXPECT_NE(one[0]["loss"], trained("small", student({"--run.steps", "1", "--train.global_batch", "4"}))[0]["loss"]);
+  for (const char* line : {"dp_shard=2", "dp_replicate=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2",
+                           "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device",
+                           "dp_shard=2 --train.mode lora --lora.rank 4"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const std::string name = std::string("large-") + line;
+    const auto other = trained(name, flags + layout.flags, layout.ranks);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), name);
+    if (name.find("lora") == name.npos) expect_same_curve(one, other, kSteps);
+  }
+  trained("large-start", flags + Flags{"--run.steps", "1", "--train.lr", "0"});
+  expect_same_weights(shared(), "large-one", "large-dp_shard=2", "large-start");
+}
+
+TEST(MatchingOfOtherSizes, TheTeacherIsPlannedWhereMemoryHasRoom) {
+  const auto parts = [&](const std::string& name, const Flags& more, const char* place) {
+    const auto steps = trained(name, of_large({"--run.steps", "2"}) + more, 2);
+    expect_planned_peaks(steps.back(), name);
+    return json_of(shared().out(name) + "/plan.json").at(place).at("by_part").at("parameters").get<double>();
+  };
+  const Flags four = {"--mesh", "dp_shard=2", "--plan.strategy", "full_shard"};
+  const double on_device = parts("at-device", four, "device"),
+               beside = parts("at-host", four + Flags{"--plan.idle", "host", "--plan.parameters", "device"}, "device");
+  EXPECT_GT(on_device, 2 * beside) << "the teacher, and of student and critic the one that waits";
+}
+
+TEST(MatchingOfOtherSizes, WhatIsPlannedIsExecuted) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"dp_replicate=1", 1}}) {
+    SCOPED_TRACE(mesh);
+    expect_planned_is_executed(shared(), ranks,
+                               of_large({"--mesh", mesh, "--run.steps", "4", "--checkpoint.every", "2", "--run.out",
+                                         shared().out(std::string("large-traced-") + mesh)}),
+                               {"\n  student ", "\n  critic ", "\n  teacher ", "with a plan of its own"});
+  }
+}
+
+TEST(MatchingOfOtherSizes, GoesOnToTheBitAndAlongTheCurveOnAnotherLayout) {
+  const Flags flags = of_large();
+  const auto whole = trained("large-whole", flags + Flags{"--run.steps", "5"});
+  trained("large-parts", flags + Flags{"--run.steps", "3"});
+  fs::copy(shared().out("large-parts"), shared().out("large-other"), fs::copy_options::recursive);
+  const auto same = trained("large-parts", flags + Flags{"--run.steps", "5"});
+  ASSERT_EQ(same.size(), whole.size());
+  for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
+  EXPECT_EQ(shared().model("large-parts"), shared().model("large-whole"));
+  expect_same_curve(whole, trained("large-other", flags + Flags{"--run.steps", "5", "--mesh", "tp=2"}, 2), 5);
+}
+
+TEST(MatchingOfOtherSizes, SaysWhatDoesNotFitTheStudent) {
+  const auto refused = [](const std::string& name, const std::string& model, const Flags& more = {}) {
+    const TinyRun other("matching-" + name, TESSERA_BINARY, model);
+    const Result made = other.train(1, "teacher", Flags{"--run.steps", "1"} + more);
+    EXPECT_EQ(made.code, 0) << made.output;
+    const Result r = shared().train(1, "refused", student({"--distill.teacher", other.out("teacher") + "/model"}));
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find("[distill.teacher]"), std::string::npos) << r.output;
+    return r.output;
+  };
+  const std::string channels = refused("channels", R"(family = "wan"
+config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 24, out_dim = 24, freq_dim = 32, text_dim = 64, text_len = 16 })",
+                                       {"--data.vae", "haar:24"});
+  EXPECT_NE(channels.find("latent channels = 24, the student has 12"), std::string::npos) << channels;
+  const std::string family = refused("family", R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, caption_channels = 64, caption_length = 16, in_channels = 12 })",
+                                     {"--data.frames", "1"});
+  EXPECT_NE(family.find("_class_name"), std::string::npos) << family;
+  // By a preset, before weights are there.
+  const Flags at_hand = {"plan",      shared().recipe(),          "--distill.method", "dmd", "--distill.teacher",
+                         "not-there", "--distill.teacher_preset", "wan2.1-t2v-14b"};
+  const Result plan = shared().tessera(at_hand);
+  EXPECT_NE(plan.code, 0);
+  EXPECT_NE(plan.output.find("latent channels = 16, the student has 12"), std::string::npos) << plan.output;
+}
+
 std::array<int, 3> colour(int picture, int x, int y) {
   if (picture == 0)
     return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};

@@ -359,6 +359,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.judged_mean", "distill_test"},
       {"distill.judged_std", "distill_test"},
       {"distill.critic", "matching_test"},
+      {"distill.teacher_preset", "matching_test"},
       {"distill.critic_steps", "matching_test"},
       {"distill.critic_mode", "matching_test"},
       {"distill.critic_lr", "matching_test"},

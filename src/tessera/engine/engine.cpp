@@ -67,8 +67,9 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   const int64_t bytes = plan::arena_of_all(programs.train->plan, std::max(programs.arena, arena));
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  std::vector<plan::ProgramPtr> all = {programs.train,   programs.sample,   programs.checkpoint, programs.base,
-                                       programs.tangent, programs.features, programs.judged,     programs.exchange};
+  std::vector<plan::ProgramPtr> all = {programs.train,  programs.sample,   programs.checkpoint,
+                                       programs.base,   programs.tangent,  programs.features,
+                                       programs.judged, programs.exchange, programs.teacher};
   for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
   for (const plan::ProgramPtr& program : all) {
     if (!program) continue;
@@ -90,6 +91,10 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
     beside_->interpreter.lend_kept();
   }
   interpreter_.lend_kept();
+  if (!teacher_) return;
+  teacher_->store.borrow_arena(store_, 0);
+  const plan::Schedule& pass = programs.teacher->schedule;
+  teacher_->interpreter.reserve_host(pass.host_arena, teacher_->batch_bytes, pass.micros);
 }
 
 void Engine::use(const plan::Program& program) {
@@ -106,6 +111,7 @@ void Engine::use(const plan::Program& program) {
 void Engine::make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used) {
   interpreter_.close_windows();
   if (beside_) beside_->store.give_back_arena();
+  if (teacher_) teacher_->store.give_back_arena();
   store_.change_arena(0);
   {
     const SamePlace place(comm_, bytes);
@@ -167,32 +173,58 @@ void Engine::finish(StepRun step, std::optional<net::StepControl> control) {
 
 void Engine::update(const plan::ProgramPtr& program, int64_t step) {
   const auto run = std::make_shared<ScheduleRun>(ScheduleRun{program, step});
-  run->update = optimiser_.get();
+  run->update = optimiser_.get(), run->by = &interpreter_;
   run_whole(run);
 }
 
 std::vector<Tensor> Engine::forward(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches,
                                     int64_t step, bool without_adapters, const OtherForm* form) {
-  check_internal(static_cast<int>(batches.size()) == program->schedule.micros, "engine.forward",
+  const auto run = std::make_shared<ScheduleRun>(ScheduleRun{program, step});
+  run->without_adapters = without_adapters, run->form = form;
+  return forward(interpreter_, run, batches);
+}
+
+std::vector<Tensor> Engine::forward(Interpreter& by, const std::shared_ptr<ScheduleRun>& run,
+                                    const std::vector<net::Batch>& batches) {
+  check_internal(static_cast<int>(batches.size()) == run->schedule().micros, "engine.forward",
                  "batches do not match the schedule");
   const at::NoGradGuard no_grad;
-  const auto run = std::make_shared<ScheduleRun>(ScheduleRun{program, step});
-  run->batches = &batches, run->without_adapters = without_adapters, run->form = form;
+  run->batches = &batches, run->by = &by;
   run->results.resize(batches.size());
   run_whole(run);
   return std::move(run->results);
 }
 
+Engine::Teacher::Teacher(const Interpreter::Units& units, const plan::ModelSpec& spec, comm::Comm& comm,
+                         const plan::Plan& plan, int rank, at::Device device)
+    : store(spec, prefixes_of(units), plan, rank, device, /*trainable=*/false, {},
+            std::make_unique<SharedWeights>(spec, plan, comm, rank)),
+      interpreter(units, spec, store, comm, plan, rank, {.trainable = false}),
+      batch_bytes(spec.inputs) {}
+
+void Engine::add_teacher(const Interpreter::Units& units, const plan::ModelSpec& spec, const plan::Plan& plan,
+                         int rank) {
+  teacher_ = std::make_unique<Teacher>(units, spec, comm_, plan, rank, store_.device());
+}
+
+std::vector<Tensor> Engine::forward_teacher(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches,
+                                            int64_t step) {
+  return forward(teacher_->interpreter, std::make_shared<ScheduleRun>(ScheduleRun{program, step}), batches);
+}
+
+int64_t Engine::host_bytes() const {
+  const int64_t own = store_.host_bytes() + interpreter_.host_bytes();
+  return teacher_ ? own + teacher_->store.host_bytes() + teacher_->interpreter.host_bytes() : own;
+}
+
 void Engine::checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
                         const std::function<void()>& commit) {
   const auto run = std::make_shared<ScheduleRun>(ScheduleRun{program, step});
-  run->write = &write;
-  run->commit = &commit;
+  run->write = &write, run->commit = &commit, run->by = &interpreter_;
   run_whole(run);
 }
 
 void Engine::run_whole(const std::shared_ptr<ScheduleRun>& run) {
-  run->by = &interpreter_;
   begin({run});
   lanes_.run(run, 0, static_cast<int>(run->schedule().list.size()));
   end({run});
@@ -200,6 +232,7 @@ void Engine::run_whole(const std::shared_ptr<ScheduleRun>& run) {
 
 void Engine::begin(const Lanes::Runs& runs, bool timed) {
   store_.await_fill();
+  if (teacher_) teacher_->store.await_fill();
   for (const auto& run : runs) run->by->begin(*run);
   lanes_.begin(runs);
   for (const auto& run : runs) run->times = times_.begin(run->program, run->step, timed);

@@ -54,6 +54,13 @@ class Engine {
   /// units of another form.
   std::vector<Tensor> forward(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches, int64_t step = 0,
                               bool without_adapters = false, const OtherForm* form = nullptr);
+  /// A frozen network of other sizes beside the model: with shards of its own, in the same lanes, arena and trace. Before use();
+  /// units outlive the engine.
+  void add_teacher(const Interpreter::Units& units, const plan::ModelSpec& spec, const plan::Plan& plan, int rank);
+  Store& teacher() { return teacher_->store; }
+  /// What forward() gives, of it.
+  std::vector<Tensor> forward_teacher(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches,
+                                      int64_t step);
   /// Saves a checkpoint, all ranks together: calls `write` for this rank's shards and, when all have written, `commit`. The
   /// ranks wait fault.timeout for each other behind both.
   void checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
@@ -67,10 +74,12 @@ class Engine {
   Lanes& lanes() { return lanes_; }
   /// Null without EngineOptions::graphs, and on a CPU.
   StepGraphs* graphs() { return graphs_ ? &*graphs_ : nullptr; }
-  int64_t host_bytes() const { return store_.host_bytes() + interpreter_.host_bytes(); }
+  int64_t host_bytes() const;
 
  private:
   void make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used);
+  std::vector<Tensor> forward(Interpreter& by, const std::shared_ptr<ScheduleRun>& run,
+                              const std::vector<net::Batch>& batches);
   void run_whole(const std::shared_ptr<ScheduleRun>& run);
   std::shared_ptr<ScheduleRun> training(const Side& side, bool beside);
   void begin(const Lanes::Runs& runs, bool timed = true);
@@ -85,13 +94,23 @@ class Engine {
         : store(lender), interpreter(units, spec, store, comm, plan, rank, options) {}
   };
 
+  /// The teacher's shards, in whose passes the arena is its.
+  struct Teacher {
+    Store store;
+    Interpreter interpreter;
+    const int64_t batch_bytes;
+    Teacher(const Interpreter::Units& units, const plan::ModelSpec& spec, comm::Comm& comm, const plan::Plan& plan,
+            int rank, at::Device device);
+  };
+
   comm::Comm& comm_;
   const int64_t batch_bytes_;  // of a micro-batch, with its targets
   Store store_;
   StepTimes times_;
   Interpreter interpreter_;
-  std::unique_ptr<Beside> beside_;  // null: all passes run one after the other
-  Lanes lanes_;                     // its threads use all of the above
+  std::unique_ptr<Beside> beside_;    // null: all passes run one after the other
+  std::unique_ptr<Teacher> teacher_;  // null: none, or it is an expert of the store
+  Lanes lanes_;                       // its threads use all of the above
   std::optional<StepGraphs> graphs_;
   std::unique_ptr<const net::UnitUpdate> optimiser_;
   bool has_states_ = false;

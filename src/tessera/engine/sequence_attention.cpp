@@ -218,6 +218,41 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
 
 namespace {
 
+/// The tangent of ring_forward's result, in a ring of its own: of keys and values, and of their tangents.
+Tensor ring_tangent(const ops::Moving& q, const ops::Moving& k, const ops::Moving& v,
+                    const ops::AttentionResult& result, int64_t heads, const std::vector<int64_t>& offsets,
+                    const Parallel& parallel) {
+  const RingSteps ring(parallel, offsets, q.value.is_meta());
+  const ops::AttentionTangent tangent(q.value, heads);
+  const auto moved = [](const ops::Moving& x) { return x.moves() ? x.tangent : at::zeros_like(x.value); };
+  std::optional<Pair> now, turning;  // keys and values; their tangents
+  now.emplace(k.value, v.value, ring.most()), turning.emplace(moved(k), moved(v), ring.most());
+  int64_t sent = 0, turning_sent = 0;
+  for (int step = 0; step < ring.count(); ++step) {
+    const bool more = step + 1 < ring.count();
+    std::optional<Pair> next, next_turning;
+    for (std::optional<Pair>* to : {&next, &next_turning})
+      if (more) to->emplace(ring.block(step + 1).count(), ring.most(), k.value, k.value.scalar_type());
+    const auto start = [&](const std::optional<Pair>& from, const std::optional<Pair>& to, int64_t& bytes) {
+      return more ? parallel.pass_on(from->both(), to->both(), bytes) : Parallel::Transfer();
+    };
+    Parallel::Transfer values = start(now, next, sent), tangents = start(turning, next_turning, turning_sent);
+    if (const Common c = ring.common(step); !c.none()) {
+      const auto of_queries = [&](const Tensor& x) { return x.defined() ? block_rows(x, c.queries) : x; };
+      const auto of_keys = [&](const Tensor& x) { return block_rows(x, c.keys); };
+      tangent.rows(c.queries.begin, c.queries.count())
+          .add({of_queries(q.value), of_queries(q.tangent)}, {of_keys(now->first()), of_keys(turning->first())},
+               {of_keys(now->second()), of_keys(turning->second())}, columns_of(result.lse, c.queries), c.q_at, c.k_at);
+    }
+    values.wait(), tangents.wait();
+    now = std::move(next), turning = std::move(next_turning);
+  }
+  if (ring.count() > 1)
+    for (const int64_t bytes : {sent, turning_sent})
+      parallel.note_ring(plan::Rows::keys, pair_row_bytes(k.value, k.value.scalar_type()), bytes);
+  return tangent.of(result.out);
+}
+
 using ops::AutogradContext;
 using ops::Function;
 using ops::variable_list;
@@ -384,6 +419,28 @@ struct SegmentAttention : Function<SegmentAttention> {
   }
 };
 
+/// The output of this rank's tokens, and its tangent.
+Tensor gathered_moving(const Tensor& out, const Tensor& tangent, int64_t tokens, const Parallel& parallel) {
+  const Tensor value = gather_heads(out, tokens, parallel).arrive();
+  return ops::moving(value, gather_heads(tangent, tokens, parallel).arrive());
+}
+
+/// Segments in forward mode: the same exchanges of the values, and then of their tangents.
+Tensor moving_segments(const ops::AttentionInputs& wide, int64_t heads, const Ordered& order, int64_t tokens,
+                       const Parallel& parallel) {
+  const ops::Moving q = ops::parts(wide.q), k = ops::parts(wide.k), v = ops::parts(wide.v);
+  const auto moved = [](const ops::Moving& x) { return x.moves() ? x.tangent : at::zeros_like(x.value); };
+  const ops::AttentionInputs in = ordered_inputs({q.value, k.value, v.value}, order, tokens, parallel),
+                             d = ordered_inputs({moved(q), moved(k), moved(v)}, order, tokens, parallel);
+  const ops::AttentionResult result = {at::empty_like(in.q),
+                                       at::empty({heads, in.q.size(0)}, in.q.options().dtype(at::kFloat))};
+  ops::attention_forward(in, heads, order.q_at, order.k_at, result);
+  const ops::AttentionTangent tangent(in.q, heads);
+  tangent.add({in.q, d.q}, {in.k, d.k}, {in.v, d.v}, result.lse, order.q_at, order.k_at);
+  return gathered_moving(out_of_order(result.out, order.q_order), out_of_order(tangent.of(result.out), order.q_order),
+                         tokens, parallel);
+}
+
 struct SumStates : Function<SumStates> {
   static Tensor run(const Tensor& states, bool over_tp, const Parallel& parallel) {
     const Tensor sum = states.clone();
@@ -411,6 +468,13 @@ Tensor sequence_attention(const ops::AttentionInputs& wide, int64_t heads, const
   check_internal(!known || (known->out.defined() && known->out.size(1) == wide.q.size(1) * parallel.sp() &&
                             known->lse.size(1) == wide.q.size(0)),
                  "engine.parallel", "the known result is not that of these queries");
+  if (ops::any_moves({&wide.q, &wide.k, &wide.v})) {
+    const ops::Moving q = ops::parts(wide.q), k = ops::parts(wide.k), v = ops::parts(wide.v);
+    const int64_t own = heads / parallel.sp();
+    const ops::AttentionResult result = ring_forward({q.value, k.value, v.value}, own, tokens.offsets, parallel);
+    const Tensor tangent = ring_tangent(q, k, v, result, own, tokens.offsets, parallel);
+    return gathered_moving(result.out, tangent, tokens.total(), parallel);
+  }
   if (ops::wants_graph({&wide.q, &wide.k, &wide.v})) {
     check_internal(!keep, "engine.parallel", "a result is kept of a pass without a graph only");
     return SequenceAttention::apply(wide.q, wide.k, wide.v, heads, tokens.offsets, &parallel, known);
@@ -426,6 +490,8 @@ Tensor segment_attention(const ops::AttentionInputs& wide, int64_t heads, const 
                          const ops::AttentionResult* known) {
   div_exact(heads, parallel.sp(), "engine.parallel: heads / sp");
   const Ordered order = ordered(tokens, segments, parallel);
+  if (ops::any_moves({&wide.q, &wide.k, &wide.v}))
+    return moving_segments(wide, heads / parallel.sp(), order, tokens.total(), parallel);
   if (ops::wants_graph({&wide.q, &wide.k, &wide.v})) {
     check_internal(!keep, "engine.parallel", "a result is kept of a pass without a graph only");
     return SegmentAttention::apply(wide.q, wide.k, wide.v, heads, order, tokens.total(), &parallel, known);

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::engine {
 
@@ -112,7 +113,7 @@ struct Arrive : ops::Function<Arrive> {
 }  // namespace
 
 Tensor SentOperands::send(const Tensor& x, int64_t tokens, const Parallel& parallel) {
-  if (parallel.sp() == 1) return x;
+  if (parallel.sp() == 1 || ops::moves(x)) return x;  // what moves goes with its tangent: arrive()
   Sent sent{{}, {x.size(0), x.size(1)}, c10::make_intrusive<Journey>()};
   if (ops::wants_graph({&x})) {
     sent.wide = Depart::apply(x, tokens, &parallel, sent.journey);
@@ -137,7 +138,10 @@ std::array<int64_t, 2> SentOperands::sizes(const Tensor& x) const {
 ops::AttentionInputs SentOperands::arrive(const Tensor& q, const Tensor& k, const Tensor& v, int64_t tokens,
                                           const Parallel& parallel) {
   if (parallel.sp() == 1) return {q, k, v};
-  const auto place = [&](const Tensor& x) { return find(x) ? x : send(x, tokens, parallel); };
+  const auto both = [&](const Tensor& x) {
+    return ops::moving_linearly(x, [&](const Tensor& t) { return scatter_heads(t, tokens, parallel).arrive(); });
+  };
+  const auto place = [&](const Tensor& x) { return find(x) ? x : ops::moves(x) ? both(x) : send(x, tokens, parallel); };
   std::array<Tensor, 3> operands = {place(q), place(k), place(v)};
   for (Sent& sent : sent_) {
     if (!sent.wide.requires_grad() || !at::GradMode::is_enabled()) {

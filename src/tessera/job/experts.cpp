@@ -156,6 +156,13 @@ Experts find_experts(const recipe::Recipe& recipe) {
   return experts;
 }
 
+void have_own_teacher(Experts& experts, bool named_critic, bool adapters) {
+  experts.own_teacher = true;
+  if (!named_critic) experts.list[1].path = experts.list[0].path;
+  const auto path = [&](size_t e) { return fs::path(experts.list[e].path).lexically_normal(); };
+  experts.shared_base = adapters && path(0) == path(1);
+}
+
 double parse_boundary(const std::string& text) {
   constexpr std::string_view kIndex = "diffsynth(";
   if (!text.starts_with(kIndex)) return number_of(text, text);

@@ -32,11 +32,14 @@ struct Expert {
 struct Experts {
   std::vector<Expert> list;  ///< high noise first; those that this run trains
   double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
-  std::string teacher = {};  ///< weights of a frozen denoiser of the same form, behind those of the list; empty: none
+  std::string teacher = {};  ///< weights of a frozen denoiser, behind those of the list; empty: none
+  bool own_teacher = false;  ///< it has other sizes, and is none of the store's (Job::teacher)
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
   int64_t critic_steps =
       0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
-  bool shared_base = false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once
+  bool shared_base =
+      false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once; a teacher
+              ///< of other sizes beside it
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
@@ -44,7 +47,7 @@ struct Experts {
   /// That the trained model consists of; a critic stays in checkpoints.
   size_t models() const { return critic() ? 1 : list.size(); }
   /// Networks of a plan that are never trained.
-  int teachers() const { return teacher.empty() || shared_base ? 0 : 1; }
+  int teachers() const { return teacher.empty() || shared_base || own_teacher ? 0 : 1; }
   /// That have steps of their own: all, but for a gate, whose experts share every step.
   size_t places() const { return gated ? 1 : list.size(); }
   /// The expert that denoises at timestep `t`, 0 to 1000.
@@ -54,6 +57,9 @@ struct Experts {
 /// By experts.router, experts.train and what model.path holds; windows are still open. Throws UserError (usage) where
 /// the recipe wants experts that a single model has not, or keys of both routers, (input) where a folder is missing.
 Experts find_experts(const recipe::Recipe& recipe);
+
+/// Of a student with a critic, whose teacher has other sizes: the critic begins as the student, where none is named.
+void have_own_teacher(Experts& experts, bool named_critic, bool adapters);
 
 /// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
 /// that the base says (checkpoint::find_facts), else that of the model's release.

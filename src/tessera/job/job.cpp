@@ -170,6 +170,40 @@ void warn_of_unread(const Values& values, const net::Conditions& reads) {
         {"sample.chunk", reads.chunks_in_time, "chunks of a clip"}})
     if (const std::string& value = values.at(key); !read && !value.empty() && value != "auto" && value != "0")
       log::warn(std::string(key) + " = " + value + " has no effect: the model reads no " + what);
+/// The config.json of a folder of weights, or beside their file; empty: there is none.
+std::string config_beside(const std::filesystem::path& path) {
+  for (const std::filesystem::path& folder : {path, path.parent_path()})
+    if (std::filesystem::is_regular_file(folder / "config.json")) return (folder / "config.json").string();
+  return {};
+}
+
+/// The teacher's form where its config.json, or distill.teacher_preset, has other sizes than the student; null: it is the
+/// student's.
+std::unique_ptr<net::Denoiser> teacher_of_other_sizes(const recipe::Recipe& recipe, const net::Denoiser& student) {
+  const recipe::Recipe::Distill& distill = recipe.distill;
+  if (!distill.matches()) return nullptr;
+  const std::string file = distill.teacher_preset.empty() ? config_beside(distill.teacher) : "";
+  if (file.empty() && distill.teacher_preset.empty()) return nullptr;
+  std::unique_ptr<net::Denoiser> teacher = models::make_denoiser({.preset = distill.teacher_preset, .config = file});
+  if (teacher->config_json() == student.config_json()) return nullptr;
+  const std::string where = file.empty() ? "distill.teacher_preset = " + distill.teacher_preset : file;
+  const auto refuse = [&](const std::string& what, const std::string& found, const std::string& expected) {
+    throw UserError(Exit::usage, "distill.teacher",
+                    where + " has " + what + " = " + found + ", the student has " + expected,
+                    "sizes of a teacher may differ from its student's, its family and what it takes may not: give the "
+                    "teacher of such models, or another model.path");
+  };
+  const auto kind = [](const net::Denoiser& model) {
+    return checkpoint::Json::parse(model.config_json()).value("_class_name", std::string("another"));
+  };
+  if (models::form_of(*teacher) != models::form_of(student)) refuse("_class_name", kind(*teacher), kind(student));
+  const auto number = [&](const char* what, int64_t found, int64_t expected) {
+    if (found != expected) refuse(what, std::to_string(found), std::to_string(expected));
+  };
+  number("latent channels", teacher->in_channels(), student.in_channels());
+  number("the width of texts", teacher->context_dim(), student.context_dim());
+  number("the length of texts", teacher->context_length(), student.context_length());
+  return teacher;
 }
 
 /// Experts share plan, slots and schedule.
@@ -257,6 +291,8 @@ Job make_job(const recipe::Recipe& recipe) {
   Job job;
   job.experts = find_experts(recipe);
   job.model = denoiser_at(recipe, job.experts.list.front().path);
+  job.teacher = teacher_of_other_sizes(recipe, *job.model);
+  if (job.teacher) have_own_teacher(job.experts, !recipe.distill.critic.empty(), recipe.lora.on);
   for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
   place_boundary(job.experts, recipe, *job.model);
   for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
@@ -322,9 +358,10 @@ std::unique_ptr<net::Denoiser> form_of_file(const Job& job, const std::string& p
   const bool other = !job.experts.teacher.empty() && !job.experts.critic();
   std::unique_ptr<net::Denoiser> teacher = other ? job.model->teacher_form() : nullptr;
   if (!teacher) return nullptr;
-  const std::set<std::string> lacks = parameters_of(*teacher);
+  const std::set<std::string> lacks = parameters_of(*teacher), all = parameters_of(*job.model);
+  if (lacks == all) return nullptr;
   const std::vector<std::string> stored = checkpoint::open_weights(path).names();
-  for (const std::string& name : parameters_of(*job.model))
+  for (const std::string& name : all)
     for (const std::string& naming : models::kDenoiserNamings)
       if (!lacks.contains(name) && std::ranges::count(stored, job.model->foreign_name(name, naming)) > 0)
         return nullptr;
@@ -352,31 +389,33 @@ engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
 namespace {
 
 /// What a student makes its clips from: noise, and a caption of one encoder.
-void check_matched(const Job& job) {
-  const net::Conditions takes = job.model->conditions();
+void check_matched(const net::Denoiser& model, const std::string& name) {
+  const net::Conditions takes = model.conditions();
   const std::pair<bool, const char*> beside[] = {
       {takes.takes_images() || takes.always_clean || takes.always_reference, "given pictures"},
       {takes.audio_dim > 0, "audio"},
       {takes.control_dim > 0 || takes.pose_dim > 0 || !takes.guides.empty(), "clips to follow"},
       {takes.given_frames || takes.frame_masks, "given frames"},
       {takes.pooled_dim > 0 || takes.glyph_dim > 0, "captions of two encoders"},
-      {job.model->numbers_beside() > 0, "numbers beside its prediction"}};
+      {model.numbers_beside() > 0, "numbers beside its prediction"}};
   for (const auto& [there, what] : beside)
     if (there)
       throw UserError(Exit::usage, "distill.method",
-                      job.name + " is a model with " + what + ", and \"dmd\" matches clips of text alone",
+                      name + " is a model with " + what + ", and \"dmd\" matches clips of text alone",
                       "distil a model of text to clips or pictures, or leave distill.method out");
 }
 
 }  // namespace
 
 void check_trainable(const Job& job) {
-  if (job.experts.critic()) check_matched(job);
+  if (job.experts.critic()) check_matched(*job.model, job.name);
+  if (job.teacher) check_matched(*job.teacher, job.experts.teacher);
   if (!job.experts.teacher.empty() && !job.experts.critic()) {
     if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
-    throw UserError(Exit::usage, "distill.method",
-                    job.name + " has no forward mode, in which the consistency loss runs its student",
-                    "distil a model of pictures whose family has one, or leave distill.method out");
+    throw UserError(
+        Exit::usage, "distill.method",
+        job.name + " has no forward mode, in which the consistency loss runs its student",
+        "distil a model whose family has one (Sana's of pictures, Wan's of text to clips), or leave distill.method out");
   }
   const std::string why = job.model->why_not_trained();
   if (why.empty()) return;
@@ -406,6 +445,11 @@ namespace {
 void check_teacher(const recipe::Recipe& recipe, const Job& job) {
   const std::unique_ptr<net::Denoiser> other = job.experts.critic() ? nullptr : job.model->teacher_form();
   const net::Denoiser* form = other ? other.get() : job.model.get();
+  if (recipe.distill.consistent() && recipe.distill.logvar && job.model->numbers_beside() == 0)
+    throw UserError(Exit::usage, "distill.logvar",
+                    "true, and " + job.name + " has no output for the weight of a sample: its family learns none",
+                    "set distill.logvar = false");
+  if (job.teacher) return open_weights_of(job.experts.teacher, *job.teacher).check(job.teacher->units(), likely_cause);
   const char* of_one_plan =
       "student and teacher are of the same sizes, as one plan cuts both: set model.preset or model.config";
   try {
@@ -416,11 +460,7 @@ void check_teacher(const recipe::Recipe& recipe, const Job& job) {
   } catch (const UserError& error) {
     throw UserError(error.code(), "distill.teacher", error.what(), of_one_plan);
   }
-  std::string file;
-  for (const std::filesystem::path& folder :
-       {std::filesystem::path(job.experts.teacher), std::filesystem::path(job.experts.teacher).parent_path()})
-    if (file.empty() && std::filesystem::is_regular_file(folder / "config.json"))
-      file = (folder / "config.json").string();
+  const std::string file = config_beside(job.experts.teacher);
   if (file.empty()) return;
   const auto fields = [](const net::Denoiser& model) { return checkpoint::Json::parse(model.config_json()); };
   const checkpoint::Json ours = fields(*form), theirs = fields(*models::make_denoiser({.config = file}));
@@ -499,6 +539,7 @@ void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& st
 }  // namespace
 
 void load_teacher(const Job& job, engine::Store& store) {
+  if (job.teacher) return load_form(job.experts.teacher, *job.teacher, store, {}, nullptr);
   if (job.experts.teachers() == 0) return;
   const engine::Store::ExpertScope active(store, static_cast<int>(job.experts.size()));
   const engine::Fill none = [](const plan::ParamSpec&, int64_t, int64_t count, float* out) {

@@ -22,7 +22,8 @@ struct Shapes {
 };
 
 struct Job : Shapes {
-  std::unique_ptr<net::Denoiser> model;  ///< the form of all experts; it has no weights
+  std::unique_ptr<net::Denoiser> model;    ///< the form of all experts; it has no weights
+  std::unique_ptr<net::Denoiser> teacher;  ///< of other sizes than the model's, of a student that is matched with it
   Experts experts;
   std::unique_ptr<net::VideoCodec> codec;
   std::unique_ptr<net::TextEncoder> text;

@@ -73,8 +73,14 @@ class MovingUnit final : public Unit {
   const bool last_;
 };
 
+[[noreturn]] void refuse_forward_mode() {
+  throw UserError(Exit::usage, "net.passes", "this model has no forward mode",
+                  "distil by consistency a model whose family has one");
+}
+
 /// Which of pack()'s inputs move: those of a sample without memory tell.
 std::vector<bool> moving_inputs(const Denoiser& model) {
+  if (model.moving_conditioning().empty()) refuse_forward_mode();
   const Sample blank = model.blank({model.in_channels(), 1, 8, 8});
   const Batch batch = model.pack({blank});
   std::vector<bool> moving;
@@ -85,8 +91,7 @@ std::vector<bool> moving_inputs(const Denoiser& model) {
 }  // namespace
 
 std::vector<Tensor> Denoiser::pack_directions(const Batch&, const std::vector<Direction>&) const {
-  throw UserError(Exit::usage, "net.passes", "this model has no forward mode",
-                  "distil by consistency a model of pictures whose family has one");
+  refuse_forward_mode();
 }
 
 std::vector<std::unique_ptr<Unit>> forward_mode(const Denoiser& model) {
@@ -120,6 +125,25 @@ plan::UnitSpec frozen_spec(const Unit& unit) {
   for (plan::ParamSpec& param : spec.params) param.trainable = false;
   return spec;
 }
+
+class FrozenUnit final : public Unit {
+ public:
+  FrozenUnit(const Unit& unit, DType compute) : Unit(described(unit, compute), unit.prefix()), unit_(unit) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override { return unit_.forward(ctx, in); }
+  std::vector<std::string_view> order() const override { return unit_.order(); }
+  std::string_view output_site() const override { return unit_.output_site(); }
+
+ private:
+  static plan::UnitSpec described(const Unit& unit, DType compute) {
+    plan::UnitSpec spec = frozen_spec(unit);
+    for (plan::ParamSpec& param : spec.params)
+      if (spec.narrow && compute == DType::bf16 && param.stored == DType::f32) param.stored = DType::bf16;
+    return spec;
+  }
+
+  const Unit& unit_;
+};
 
 /// A frozen unit that is not run: it hands on what it gets.
 class PassingUnit final : public Unit {
@@ -212,6 +236,12 @@ std::vector<std::unique_ptr<Unit>> frozen_up_to_blocks(const Denoiser& model, co
   std::vector<std::unique_ptr<Unit>> units = carrying(model, blocks, /*frozen=*/true);
   for (size_t u = units.size(); u < model.units().size(); ++u)
     units.push_back(std::make_unique<PassingUnit>(*model.units()[u]));
+  return units;
+}
+
+std::vector<std::unique_ptr<Unit>> frozen(const Denoiser& model, DType compute) {
+  std::vector<std::unique_ptr<Unit>> units;
+  for (const auto& unit : model.units()) units.push_back(std::make_unique<FrozenUnit>(*unit, compute));
   return units;
 }
 

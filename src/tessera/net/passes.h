@@ -34,4 +34,8 @@ std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std
 /// returns, so that a plan of the model runs them.
 std::vector<std::unique_ptr<Unit>> frozen_up_to_blocks(const Denoiser& model, const std::set<int64_t>& blocks);
 
+/// The units with frozen parameters, those whose products are in `compute` held in it where that is bf16. The model outlives
+/// them.
+std::vector<std::unique_ptr<Unit>> frozen(const Denoiser& model, DType compute);
+
 }  // namespace tessera::net

@@ -65,37 +65,6 @@ Tensor by_head(const Tensor& x, int64_t first, int64_t last, int64_t heads) {
   return as_floats(x.slice(0, first, last)).view({last - first, heads, -1}).transpose(0, 1);
 }
 
-/// The tangent of the result, some queries at a time: with P = exp(S - lse) and S = q k^T / sqrt(d),
-/// dO = (P dS) v - rows(P dS) O + P dv.
-Tensor attention_tangent(const Moving& q, const Moving& k, const Moving& v, const AttentionResult& result,
-                         int64_t heads, const Offsets& q_at, const Offsets& k_at) {
-  constexpr int64_t kScores = int64_t{1} << 22;  // held at once
-  const double scale = usual_scale(q.value, heads);
-  const Tensor tangent = at::zeros(result.out.sizes(), result.out.options().dtype(at::kFloat));
-  for (size_t s = 0; s + 1 < q_at.size(); ++s) {
-    const auto keys = [&](const Tensor& x) { return by_head(x, k_at[s], k_at[s + 1], heads); };
-    const Tensor keys_t = keys(k.value).transpose(1, 2), values = keys(v.value);
-    const int64_t rows = std::max<int64_t>(1, kScores / (heads * (k_at[s + 1] - k_at[s])));
-    for (int64_t first = q_at[s]; first < q_at[s + 1]; first += rows) {
-      const int64_t last = std::min(first + rows, q_at[s + 1]);
-      const auto queries = [&](const Tensor& x) { return by_head(x, first, last, heads); };
-      const Tensor p = at::exp(at::matmul(queries(q.value), keys_t) * scale -
-                               result.lse.slice(1, first, last).unsqueeze(2));  // [heads, rows, keys]
-      Tensor d_scores, d;
-      if (q.moves()) d_scores = at::matmul(queries(q.tangent), keys_t);
-      if (k.moves())
-        d_scores = sum_of_tangents({d_scores, at::matmul(queries(q.value), keys(k.tangent).transpose(1, 2))});
-      if (d_scores.defined()) {
-        d_scores = d_scores * p * scale;
-        d = at::matmul(d_scores, values) - d_scores.sum(2, true) * queries(result.out);
-      }
-      if (v.moves()) d = sum_of_tangents({d, at::matmul(p, keys(v.tangent))});
-      tangent.slice(0, first, last).view({last - first, heads, -1}).transpose(0, 1).copy_(d);
-    }
-  }
-  return tangent;
-}
-
 void check_offsets(const Offsets& q_at, const Offsets& k_at) {
   check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
                  "queries and keys have different sample counts");
@@ -105,6 +74,52 @@ void check_offsets(const Offsets& q_at, const Offsets& k_at) {
 }
 
 }  // namespace
+
+AttentionTangent::AttentionTangent(const Tensor& q, int64_t heads)
+    : sums(at::zeros(q.sizes(), q.options().dtype(at::kFloat))),
+      scores(at::zeros({heads, q.size(0)}, q.options().dtype(at::kFloat))) {}
+
+AttentionTangent AttentionTangent::rows(int64_t begin, int64_t count) const {
+  AttentionTangent part;
+  part.sums = sums.narrow(0, begin, count), part.scores = scores.narrow(1, begin, count);
+  return part;
+}
+
+/// Some queries at a time, with P = exp(S - lse) and S = q k^T / sqrt(d).
+void AttentionTangent::add(const Moving& q, const Moving& k, const Moving& v, const Tensor& lse, const Offsets& q_at,
+                           const Offsets& k_at) const {
+  constexpr int64_t kScores = int64_t{1} << 22;  // held at once
+  const int64_t heads = scores.size(0);
+  const double scale = usual_scale(q.value, heads);
+  for (size_t s = 0; s + 1 < q_at.size(); ++s) {
+    const auto keys = [&](const Tensor& x) { return by_head(x, k_at[s], k_at[s + 1], heads); };
+    const Tensor keys_t = keys(k.value).transpose(1, 2), values = keys(v.value);
+    const int64_t rows = std::max<int64_t>(1, kScores / (heads * (k_at[s + 1] - k_at[s])));
+    for (int64_t first = q_at[s]; first < q_at[s + 1]; first += rows) {
+      const int64_t last = std::min(first + rows, q_at[s + 1]);
+      const auto queries = [&](const Tensor& x) { return by_head(x, first, last, heads); };
+      const Tensor p = at::exp(at::matmul(queries(q.value), keys_t) * scale -
+                               lse.slice(1, first, last).unsqueeze(2));  // [heads, rows, keys]
+      Tensor d_scores, d;
+      if (q.moves()) d_scores = at::matmul(queries(q.tangent), keys_t);
+      if (k.moves())
+        d_scores = sum_of_tangents({d_scores, at::matmul(queries(q.value), keys(k.tangent).transpose(1, 2))});
+      if (d_scores.defined()) {
+        d_scores = d_scores * p * scale;
+        d = at::matmul(d_scores, values);
+        scores.slice(1, first, last).add_(d_scores.sum(2));
+      }
+      if (v.moves()) d = sum_of_tangents({d, at::matmul(p, keys(v.tangent))});
+      if (d.defined()) sums.slice(0, first, last).view({last - first, heads, -1}).add_(d.transpose(0, 1));
+    }
+  }
+}
+
+Tensor AttentionTangent::of(const Tensor& out) const {
+  const int64_t heads = scores.size(0);
+  const auto split = [&](const Tensor& x) { return x.view({x.size(0), heads, -1}); };
+  return (split(sums) - scores.t().unsqueeze(2) * as_floats(split(out))).view(out.sizes()).to(out.scalar_type());
+}
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& q_offsets,
                  const Offsets& k_offsets, AttentionResult* keep, const AttentionResult* known) {
@@ -118,7 +133,9 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
     AttentionResult result;
     result.out =
         run_forward(mq.value, mk.value, mv.value, {}, heads, usual_scale(q, heads), q_offsets, k_offsets, result.lse);
-    return moving(result.out, attention_tangent(mq, mk, mv, result, heads, q_offsets, k_offsets));
+    const AttentionTangent tangent(mq.value, heads);
+    tangent.add(mq, mk, mv, result.lse, q_offsets, k_offsets);
+    return moving(result.out, tangent.of(result.out));
   }
   if (wants_graph({&q, &k, &v})) {
     check_internal(!keep, "ops.attention", "a result can only be kept of a pass without a graph");

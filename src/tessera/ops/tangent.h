@@ -11,6 +11,7 @@
 // operator's function, beside its backward. An operator without a rule refuses such an operand (kernels.h): no tangent is
 // ever lost without a word. Weights never move.
 #include <initializer_list>
+#include <vector>
 
 #include "tessera/ops/tensor.h"
 
@@ -46,5 +47,21 @@ at::Tensor moving_linearly(const at::Tensor& x, const F& f) {
 
 /// The sum of tangents, undefined where none is there.
 at::Tensor sum_of_tangents(std::initializer_list<at::Tensor> tangents);
+
+/// The tangent of softmax attention whose keys may come in blocks: each adds to these, fp32, with the log-sum-exp of all keys.
+struct AttentionTangent {
+  at::Tensor sums;    ///< [queries, H * d]: (P dS) v + P dv
+  at::Tensor scores;  ///< [H, queries]: the sums of P dS along the keys
+  AttentionTangent(const at::Tensor& q, int64_t heads);
+  /// Of the rows [begin, begin + count) of the queries, to which a block's keys belong.
+  AttentionTangent rows(int64_t begin, int64_t count) const;
+  void add(const Moving& q, const Moving& k, const Moving& v, const at::Tensor& lse, const std::vector<int64_t>& q_at,
+           const std::vector<int64_t>& k_at) const;
+  /// Of the result `out` of all keys, in its dtype.
+  at::Tensor of(const at::Tensor& out) const;
+
+ private:
+  AttentionTangent() = default;
+};
 
 }  // namespace tessera::ops

@@ -282,6 +282,18 @@ std::string Plan::summary() const {
   return text + ", mesh " + mesh.to_string();
 }
 
+Plan teacher_plan(size_t units, const Plan& student) {
+  Plan plan;
+  static_cast<Formats&>(plan) = student;
+  plan.mesh = student.mesh, plan.local_world = student.local_world;
+  plan.global_batch = student.global_batch, plan.micro_batch = student.micro_batch, plan.shares = student.shares;
+  plan.prefetch = student.prefetch;
+  plan.states = {}, plan.gather_fp8 = false;
+  plan.units.assign(units, {});
+  for (UnitPlan& unit : plan.units) unit.parameters = student.teacher;
+  return plan;
+}
+
 bool uses_nvme(const Plan& plan) {
   return (plan.experts > 1 && plan.idle == Tier::nvme) ||
          std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& unit) {

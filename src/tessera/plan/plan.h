@@ -107,7 +107,8 @@ struct Plan : Formats {
   /// All of them have the same frozen parameters, kept once: each has adapters and states of its own, and a pass without
   /// adapters is what their base says.
   bool shared_base = false;
-  Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
+  Tier idle = Tier::device;     ///< placement of an inactive expert's buffers that the unit plans place on the device
+  Tier teacher = Tier::device;  ///< device or host: placement of the shards of a teacher of other sizes (teacher_plan)
   /// Experts whose passes may run side by side, 1 or 2: each of them has slots and reduced gradients of its own then.
   int together = 1;
   std::vector<UnitPlan> units;
@@ -167,6 +168,10 @@ struct Plan : Formats {
 
   std::string summary() const;  ///< one line: "keep 6 of 8 units, recompute 2, prefetch 1, ..."
 };
+
+/// Of a frozen network of other sizes beside those of `student`, of so many units: it runs forward alone, on the same mesh and
+/// micro-batches, with full shards on Plan::teacher.
+Plan teacher_plan(size_t units, const Plan& student);
 
 struct Plan;
 

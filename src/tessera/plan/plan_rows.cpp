@@ -111,6 +111,7 @@ constexpr Row<Plan> kRows[] = {
     with_idle(
         enum_row<Plan, &Plan::idle>("idle", several_experts),
         [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
+    enum_row<Plan, &Plan::teacher>("teacher"),
 };
 
 }  // namespace

@@ -269,8 +269,8 @@ std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::f
 /// Of a student with a critic, how often its networks change places in a step, on average.
 double changes_of_critic(const job::Experts& experts) {
   // The student comes, goes to the critic, that to the teacher and back, and it comes again; then it goes; then it comes and
-  // goes in each step. A teacher that is the base of both takes nobody's place.
-  const int of_student = experts.shared_base ? 3 : 5;
+  // goes in each step. A teacher that is the base of both, or has a place of its own, takes nobody's.
+  const int of_student = experts.teachers() == 0 ? 3 : 5;
   return static_cast<double>(of_student + 1 + 2 * (experts.critic_steps - 1)) /
          static_cast<double>(experts.critic_steps + 1);
 }
@@ -301,6 +301,7 @@ void share_steps(PlanRequest& request, const job::Job& job, const recipe::RunPar
                  const std::function<int(int64_t)>& expert_of) {
   request.run.expert_of = expert_of;
   if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, expert_of);
+  if (job.teacher) request.run.own_teacher = part.recipe.distill.guided() ? 2 : 1;
   request.routing = routing_of(job, part, request.run);
   request.planner.expert_shares = request.routing.shares;
 }
@@ -317,8 +318,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
-  request.blank = [recipe, model = job.model.get()](const std::array<int64_t, 4>& latent) {
-    return job::blank_sample(recipe, *model, latent);
+  request.teacher = job.teacher.get();
+  request.blank = [recipe](const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+    return job::blank_sample(recipe, model, latent);
   };
   request.masked = recipe.masked();
   request.loss = job::loss_rule(recipe).form;
@@ -414,6 +416,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (job.experts.several() && !job.experts.gated)
     for (const job::Expert& expert : job.experts.list) request.planner.expert_names.push_back(expert.name);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
+  if (job.teacher && recipe.plan.idle && *recipe.plan.idle != plan::Tier::device)
+    request.planner.teacher = plan::Tier::host;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
@@ -449,6 +453,13 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       recipe.plan.file + " has teachers = " + std::to_string(request.by_hand->teachers) +
                           ", the run has " + std::to_string(request.planner.teachers),
                       "set teachers in the plan to that number");
+    if (const plan::Tier tier = request.by_hand->teacher;
+        tier == plan::Tier::nvme || (tier != plan::Tier::device && !job.teacher))
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has teacher = " + std::string(name(tier)) + ", " +
+                          (job.teacher ? "and its shards lie on the device or on the host"
+                                       : "and the run has no teacher of other sizes"),
+                      job.teacher ? "set teacher in the plan to one of these" : "remove that line of the plan");
     if (request.by_hand->shared_base != request.planner.shared_base)
       throw UserError(Exit::usage, "plan.file",
                       recipe.plan.file + " has shared_base = " + (request.by_hand->shared_base ? "true" : "false") +

@@ -511,10 +511,20 @@ std::string plan_words(const Planned& planned) {
 
 namespace {
 
+Fact teacher_of_other_sizes(const Planned& planned, int rank) {
+  const plan::ModelSpec& model = planned.teacher->model;
+  const plan::Plan plan = planned.teacher_plan();
+  const plan::MemoryCurve kept = plan::memory_curve(model, plan, {}, rank);
+  return {"teacher", format_bytes(kept.persistent + kept.host.total()) + " of parameters",
+          "frozen; of other sizes, " + std::to_string(model.numel()) +
+              " parameters, with a plan of its own: full shards on the " + std::string(name(planned.plan().teacher)) +
+              "; in the student's steps alone"};
+}
+
 /// Of a run of several networks, what each takes of a rank; of one or of experts nothing.
 std::vector<Fact> networks(const Planned& planned) {
   const plan::Plan& plan = planned.plan();
-  if (plan.teachers == 0 && !plan.shared_base) return {};
+  if (plan.teachers == 0 && !plan.shared_base && !planned.teacher) return {};
   const int rank = planned.highest_rank();
   const plan::UnitSizes sizes(planned.spec, plan, rank);
   int64_t parameters = 0, states = 0, own = 0;
@@ -532,7 +542,8 @@ std::vector<Fact> networks(const Planned& planned) {
     return {
         {"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
         {"critic", trained, "trained in the other steps; " + between},
-        plan.shared_base
+        planned.teacher ? teacher_of_other_sizes(planned, rank)
+        : plan.shared_base
             ? Fact{"teacher", format_bytes(parameters - own) + " of parameters",
                    "frozen; the base of student and critic, kept once; in the student's steps alone, without adapters"}
             : Fact{"teacher", shards, "frozen; in the student's steps alone; " + between}};
@@ -560,10 +571,11 @@ std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
   table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
-              (planned.plan().shared_base    ? " in a base and the adapters of one of two networks, "
-               : planned.plan().teachers > 0 ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
-               : planned.plan().experts > 1  ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
-                                             : ", ") +
+              (planned.plan().shared_base ? " in a base and the adapters of one of two networks, "
+               : planned.plan().teachers > 0 || planned.teacher
+                   ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
+               : planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
+                                            : ", ") +
               std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
               planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());

@@ -15,6 +15,10 @@ plan::RunSchedules Planned::schedules(int rank) const {
   plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
   if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, run.distils() ? "teacher" : "base", 1);
   if (tangent) all.tangent = plan::compile_forward(*tangent, plan(), rank, "tangent", 1);
+  if (teacher) {
+    all.of_teacher = teacher_plan();
+    all.teacher = plan::compile_forward(teacher->model, all.of_teacher, rank, "teacher", 1);
+  }
   if (features) {
     all.features = plan::compile_forward(*features, plan(), rank, "features", 1);
     all.judged = plan::compile_frozen(*features, plan(), rank, "judged");
@@ -22,6 +26,22 @@ plan::RunSchedules Planned::schedules(int rank) const {
   }
   return all;
 }
+
+namespace {
+
+/// Adds what the networks of `other` keep between their passes.
+void keep_beside(plan::MemoryCurve& curve, const plan::MemoryCurve& other) {
+  curve.peak += other.persistent, curve.persistent += other.persistent;
+  for (int64_t& live : curve.live) live += other.persistent;
+  for (int64_t plan::MemoryParts::*part :
+       {&plan::MemoryParts::parameters, &plan::MemoryParts::gradients, &plan::MemoryParts::states}) {
+    curve.by_part.*part += other.by_part.*part;
+    curve.host.*part += other.host.*part, curve.nvme.*part += other.nvme.*part;
+  }
+  curve.spared += other.spared;
+}
+
+}  // namespace
 
 plan::MemoryCurve Planned::memory(int rank) const {
   const plan::RunSchedules all = schedules(rank);
@@ -51,6 +71,17 @@ plan::MemoryCurve Planned::memory(int rank) const {
     for (const auto& [schedule, of] :
          {std::pair(&all.features, plan()), std::pair(&all.judged, plan::frozen_pass(plan()))})
       cover(plan::memory_curve(*features, of, *schedule, rank, all.arena(samples), all.host_arena(samples)));
+  if (!teacher) return most;
+  plan::ModelSpec beside = teacher->model;
+  beside.resident = spec.resident + plan::swap_piece(spec, plan());
+  plan::MemoryCurve pass =
+      plan::memory_curve(beside, all.of_teacher, all.teacher, rank, all.arena(samples), all.host_arena(samples));
+  const plan::MemoryCurve alone = pass;
+  keep_beside(pass, most), keep_beside(most, alone);
+  if (pass.peak > most.peak) {
+    pass.host = most.host;
+    return pass;
+  }
   return most;
 }
 
@@ -83,16 +114,19 @@ void Planned::predict() {
 void Planned::predict_matching() {
   constexpr int64_t kMost = 1000;  // steps that the mean is of
   const int64_t last = std::min(run.last_step > 0 ? run.last_step : run.steps, run.first_step + kMost - 1);
-  const double pass = static_cast<double>(plan().accumulation()) * plan::forward_seconds(spec, plan(), machine);
-  std::map<int, std::pair<double, int64_t>> passes;  // of an expert's steps, and how many these are
+  const auto micros = static_cast<double>(plan().accumulation());
+  const double pass = micros * plan::forward_seconds(spec, plan(), machine);
+  const double of_teacher =
+      teacher ? micros * plan::forward_seconds(teacher->model, teacher_plan(), teacher->machine) : 0;
+  std::map<int, std::pair<double, int64_t>> passes;  // seconds of an expert's steps, and how many these are
   for (int64_t step = run.first_step; step <= last; ++step) {
     auto& [sum, steps] = passes[run.expert_of(step)];
-    sum += run.passes_of(step), ++steps;
+    sum += pass * run.passes_by_plan(step) + of_teacher * run.passes_by_teacher(step), ++steps;
   }
   const plan::StepSeconds alone = prediction.step;
   for (const auto& [expert, of] : passes) {
     plan::StepSeconds& step = expert == 0 ? prediction.step : of_expert.try_emplace(expert, alone).first->second;
-    step.base = pass * of.first / static_cast<double>(of.second);
+    step.base = of.first / static_cast<double>(of.second);
     step.total += step.base;
   }
 }

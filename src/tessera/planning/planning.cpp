@@ -31,10 +31,14 @@ namespace {
 constexpr int64_t kMostSamples = 1 << 14;
 
 /// A micro-batch of the request's shapes, used for its sizes only.
-net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
-  net::Sample blank = request.blank ? request.blank(latent) : request.model->blank(latent);
+net::Batch representative_batch(const PlanRequest& request, const net::Denoiser& model,
+                                const std::array<int64_t, 4>& latent, int64_t samples) {
+  net::Sample blank = request.blank ? request.blank(model, latent) : model.blank(latent);
   blank.context = blank.context.to(at::kMeta);
-  return engine::batch_of_alike(*request.model, blank, samples);
+  return engine::batch_of_alike(model, blank, samples);
+}
+net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
+  return representative_batch(request, *request.model, latent, samples);
 }
 
 }  // namespace
@@ -239,7 +243,7 @@ std::shared_ptr<const plan::ModelSpec> measure_tangent(const PlanRequest& reques
                                          .compute = request.planner.compute,
                                          .attention = request.planner.attention};
     const auto packed = [&](const std::array<int64_t, 4>& latent) {
-      const net::Sample blank = request.blank ? request.blank(latent) : model.blank(latent);
+      const net::Sample blank = request.blank ? request.blank(model, latent) : model.blank(latent);
       const auto samples = static_cast<size_t>(count);
       return net::pack_moving(model, std::vector<net::Sample>(samples, blank),
                               std::vector<net::Direction>(samples, {blank.x, 1}));
@@ -279,6 +283,32 @@ std::shared_ptr<const plan::ModelSpec> measure_features(const PlanRequest& reque
   for (const int64_t samples : plan::smaller_micro_batches(batch)) spec.smaller.push_back(of(samples));
   spec.resident = student.resident, spec.between_steps = student.between_steps, spec.swap_piece = student.swap_piece;
   return std::make_shared<const plan::ModelSpec>(std::move(spec));
+}
+
+/// A teacher of other sizes, forward alone, and its work.
+std::shared_ptr<const plan::Measured> measure_teacher(const PlanRequest& request, const plan::Plan& batch) {
+  const std::lock_guard lock(measuring);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
+  const DType compute = request.planner.compute;
+  const std::vector<std::unique_ptr<net::Unit>> units = net::frozen(*request.teacher, compute);
+  const engine::MeasureOptions options{.train = false,
+                                       .mesh = request.mesh,
+                                       .compute = compute,
+                                       .fp8 = request.planner.fp8,
+                                       .attention = request.planner.attention};
+  const auto packed = [&](const std::array<int64_t, 4>& latent) {
+    return representative_batch(request, *request.teacher, latent, batch.micro_batch);
+  };
+  const net::Batch largest = packed(request.latent);
+  plan::Measured teacher{.model = engine::measure(units, largest, "teacher", options), .machine = request.machine};
+  if (engine::has_halos(largest, request.mesh))
+    for (const auto& latent : request.wider) engine::cover(teacher.model, units, packed(latent), options);
+  Mesh shares = request.mesh;
+  for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
+  engine::Counted counted =
+      engine::count_signatures(units, engine::slice(largest, engine::Parallel(shares, shares.world() - 1)), compute);
+  teacher.machine.work = std::move(counted.work), teacher.machine.sizes = std::move(counted.signatures);
+  return std::make_shared<const plan::Measured>(std::move(teacher));
 }
 
 /// Groups of samples that heads normalise, of a batch of so many, those of one dp rank (train/heads.h).
@@ -357,6 +387,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   plan::Measured found = measure_batch(request, batch, known);
   planned.spec = std::move(found.model);
   planned.machine = std::move(found.machine);
+  if (request.teacher) planned.teacher = measure_teacher(request, batch);
   if (!request.run.distils()) return planned;
   const std::shared_ptr<const plan::ModelSpec> moving = measure_tangent(request, batch);
   plan::ModelSpec beside = *moving;
@@ -368,6 +399,46 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.heads = heads_of(request, *planned.features);
   planned.spec.between_steps = std::max(planned.spec.between_steps, std::ranges::max(planned.heads.activations));
   return planned;
+}
+
+/// What a teacher of other sizes keeps on a rank at most: of the device, and of the host.
+std::array<int64_t, 2> kept_by_teacher(const Planned& planned, const PlanRequest& request, plan::Tier tier) {
+  if (!planned.teacher) return {};
+  plan::Plan student;
+  static_cast<plan::Formats&>(student) = request.planner;
+  student.mesh = request.mesh, student.local_world = request.planner.local_world, student.teacher = tier;
+  const plan::ModelSpec& model = planned.teacher->model;
+  const plan::Plan plan = plan::teacher_plan(model.units.size(), student);
+  std::array<int64_t, 2> most = {};
+  for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+    const plan::MemoryCurve kept = plan::memory_curve(model, plan, {}, rank);
+    most = {std::max(most[0], kept.persistent), std::max(most[1], kept.host.total())};
+  }
+  return most;
+}
+
+/// Leaves as much of the budgets to a search, which sees networks that are trained alone.
+void leave_room(plan::PlannerInput& input, const std::array<int64_t, 2>& kept) {
+  if (input.budget > 0) input.budget = std::max<int64_t>(1, input.budget - kept[0]);
+  if (input.host_budget > 0) input.host_budget = std::max<int64_t>(1, input.host_budget - kept[1]);
+}
+
+/// The search's choice. It sees training steps alone: what forward mode takes beyond them, and a teacher of other sizes, is kept
+/// free, in a second one where passes have larger slots or activations.
+plan::Choice choose_beside(Planned& planned, const PlanRequest& request, plan::PlannerInput input) {
+  const int64_t budget = input.budget;
+  const std::array<int64_t, 2> kept = kept_by_teacher(planned, request, input.teacher);
+  leave_room(input, kept);
+  const auto memory = [&] { return planned.memory(planned.highest_rank()); };
+  planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+  if (!planned.tangent && !planned.teacher) return planned.choice;
+  if (const int64_t peak = memory().peak; budget > 0 && planned.choice.fits && peak > budget) {
+    input.budget = std::max<int64_t>(1, input.budget - (peak - kept[0] - planned.choice.memory.peak));
+    planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+    planned.choice.fits = planned.choice.fits && memory().peak <= budget;
+  }
+  if (planned.teacher) planned.choice.memory = memory();
+  return planned.choice;
 }
 
 Planned plan_by_hand(const PlanRequest& request) {
@@ -387,6 +458,7 @@ Planned plan_by_hand(const PlanRequest& request) {
   planned.choice.why = "written by hand";
   plan::PlannerInput free = request.planner;
   free.micro_batch = plan.micro_batch;
+  leave_room(free, kept_by_teacher(planned, request, plan.teacher));
   planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
                                                 planned.choice.seconds - planned.prediction.step.base);
   planned.warn(request.notes);
@@ -402,25 +474,21 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   plan::PlannerInput input = request.planner;
   input.micro_batch = samples;
   if (input.incumbent && input.incumbent->micro_batch != samples) input.incumbent.reset();
-  planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
-  // The search sees training steps alone. What forward mode takes beyond them is kept free in a second one.
-  if (planned.tangent && input.budget > 0 && planned.choice.fits)
-    if (const int64_t peak = planned.memory(planned.highest_rank()).peak; peak > input.budget) {
-      input.budget = std::max<int64_t>(1, input.budget - (peak - planned.choice.memory.peak));
-      planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
-      planned.choice.fits =
-          planned.choice.fits && planned.memory(planned.highest_rank()).peak <= request.planner.budget;
-    }
-  // An inactive expert costs no time on the device, so it is offloaded only if memory requires it.
+  planned.choice = choose_beside(planned, request, input);
+  // An inactive expert costs no time on the device, so it is offloaded only if memory requires it; a teacher of other sizes
+  // comes from the host in its passes alone, and goes there first.
   std::vector<plan::Tier> elsewhere;
   if (request.any_idle && input.host_budget > 0) elsewhere.push_back(plan::Tier::host);
   if (request.any_idle && input.nvme) elsewhere.push_back(plan::Tier::nvme);
+  if (planned.teacher && !elsewhere.empty()) elsewhere.insert(elsewhere.begin(), plan::Tier::device);
   for (const plan::Tier tier : elsewhere) {
-    if (planned.choice.fits) break;
+    const plan::Choice before = planned.choice;
+    if (before.fits) break;
     input.idle = tier;
-    plan::Choice moved = plan::choose(planned.spec, request.mesh, input, planned.machine);
-    const int evaluated = planned.choice.evaluated + moved.evaluated;
-    if (moved.fits || moved.memory.peak < planned.choice.memory.peak) planned.choice = std::move(moved);
+    if (planned.teacher) input.teacher = plan::Tier::host;
+    plan::Choice moved = choose_beside(planned, request, input);
+    const int evaluated = before.evaluated + moved.evaluated;
+    planned.choice = moved.fits || moved.memory.peak < before.memory.peak ? std::move(moved) : before;
     planned.choice.evaluated = evaluated;
   }
   planned.predict();
@@ -766,6 +834,7 @@ void tell_fp8(const PlanRequest& request, Planned& planned) {
 
 Planned make_plan_as_is(const PlanRequest& request) {
   check_mesh(request.mesh, *request.model, request.latent);
+  if (request.teacher) check_mesh(request.mesh, *request.teacher, request.latent);
   MeasuredModels known;
   Planned planned = request.by_hand ? plan_by_hand(request) : search_plan(request, known);
   const bool compared = !request.by_hand && !request.planner.first_that_fits;
@@ -773,6 +842,7 @@ Planned make_plan_as_is(const PlanRequest& request) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
     free.gather_fp8 = planned.plan().gather_fp8;  // the model is measured with these gathers
+    leave_room(free, kept_by_teacher(planned, request, planned.plan().teacher));
     planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
                                                   planned.choice.fastest - planned.prediction.step.base);
   }

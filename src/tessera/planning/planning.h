@@ -90,7 +90,8 @@ struct PlanRequest : RunFacts {
   std::string model_name;
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   /// The largest sample of a latent (job::blank_sample); empty: model->blank.
-  std::function<net::Sample(const std::array<int64_t, 4>&)> blank = {};
+  std::function<net::Sample(const net::Denoiser&, const std::array<int64_t, 4>&)> blank = {};
+  const net::Denoiser* teacher = nullptr;  ///< of other sizes than the model's (plan::teacher_plan); null: none
   /// Of the run's other shapes those with larger halos, though no more tokens: their memory is planned for as well.
   std::vector<std::array<int64_t, 4>> wider;
   /// Shapes whose global batches have numbers of samples of their own.
@@ -140,6 +141,8 @@ struct Planned : RunFacts {
   std::shared_ptr<const plan::ModelSpec> features = nullptr;
   diffusion::HeadsBytes heads = {};                          ///< of those heads
   std::shared_ptr<const plan::ModelSpec> tangent = nullptr;  ///< in forward mode; null: the run has no such pass
+  /// A teacher of other sizes, frozen, forward alone, and its work; null: there is none.
+  std::shared_ptr<const plan::Measured> teacher = nullptr;
   plan::Machine machine;
   plan::Choice choice;
   plan::Prediction prediction;                 ///< of choice.plan; where experts' steps differ, of the first expert's
@@ -160,6 +163,7 @@ struct Planned : RunFacts {
   void predict_matching();   ///< the same of what predict() found, for a run that matches()
   double mean_step() const;  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
+  plan::Plan teacher_plan() const { return plan::teacher_plan(teacher->model.units.size(), plan()); }
   /// The plan in `by_use` of each expert, where samples choose them so often.
   std::vector<size_t> plans_of_experts(const std::vector<double>& frequencies) const;
   /// Host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile; where samples are dealt

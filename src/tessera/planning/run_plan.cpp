@@ -27,7 +27,7 @@ bool same_placement(const plan::Plan& a, const plan::Plan& b) {
 /// `plan` with the placement of persistent buffers from `other`.
 plan::Plan with_placement_of(plan::Plan plan, const plan::Plan& other) {
   plan.pipeline = other.pipeline;
-  plan.idle = other.idle;
+  plan.idle = other.idle, plan.teacher = other.teacher;
   const auto place = [&](std::vector<plan::UnitPlan>& units) {
     for (size_t u = 0; u < units.size(); ++u) {
       plan::UnitPlan& unit = units[u];

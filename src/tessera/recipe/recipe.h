@@ -201,17 +201,18 @@ struct Recipe {
   struct Distill {
     std::string method = "none";  ///< or scm, scm_ladd, dmd
     std::string teacher;          ///< its weights
+    std::string teacher_preset;   ///< its sizes; empty: those of its config.json, or the student's
     bool logvar = true;           ///< the student learns how much a sample weighs
     double sigma_data = 0.5;
     double logit_mean = 0.2, logit_std = 1.6;  ///< of the normal numbers that angles are made from
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
-    std::string critic;                  ///< weights that the critic begins with; empty: the teacher's
-    std::string critic_mode = "auto";    ///< full or lora; auto: as train.mode
-    int64_t critic_steps = 5;            ///< of the critic after each of the student's
-    double critic_lr = 0;                ///< 0: train.lr
-    int64_t steps = 4;                   ///< in which the student makes a clip
+    std::string critic;  ///< weights that it begins with; empty: the teacher's or, of other sizes, the student's
+    std::string critic_mode = "auto";  ///< full or lora; auto: as train.mode
+    int64_t critic_steps = 5;          ///< of the critic after each of the student's
+    double critic_lr = 0;              ///< 0: train.lr
+    int64_t steps = 4;                 ///< in which the student makes a clip
     /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
     struct Judge {
       std::set<int64_t> blocks = {2, 8, 14, 19};

@@ -25,7 +25,8 @@ constexpr double kLeastTime = 20, kMostTime = 980;
 
 class Matching final : public ExpertSchedule {
  public:
-  using ExpertSchedule::ExpertSchedule;
+  Matching(const job::Job& job, const recipe::Recipe& recipe, const std::vector<prepare::StageData>& data, int rank)
+      : ExpertSchedule(job.experts, recipe, data, rank), teacher_(job.teacher.get()) {}
 
   void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
                   plan::Programs programs) override {
@@ -90,16 +91,18 @@ class Matching final : public ExpertSchedule {
   }
 
   /// What a network says of each of the samples of `made_`, as a velocity. A teacher that is the base of the others' adapters
-  /// is whichever of them is there, without them.
+  /// is whichever of them is there, without them; one of other sizes has a place of its own.
   Clips said(size_t network, int64_t step, engine::Engine& engine, diffusion::Asked asked = diffusion::Asked::base) {
-    if (network != kTeacher || !experts_.shared_base) engine.swap(network);
+    const bool of_teacher = network == kTeacher, own_sizes = of_teacher && teacher_;
+    if (!of_teacher || experts_.teachers() > 0) engine.swap(network);
     diffusion::TrainingSamples shown;
     for (const auto& [place, sample] : made_) {
       auto as_asked = std::make_shared<diffusion::TrainingSample>(*sample);
       if (asked == diffusion::Asked::unguided) as_asked->input = *sample->unguided;
       shown[place] = std::move(as_asked);
     }
-    diffusion::FlowMatching packer(*model_, rank_);
+    const net::Denoiser& model = own_sizes ? *teacher_ : *model_;
+    diffusion::FlowMatching packer(model, rank_);
     packer.begin({.plan = &plan(),
                   .samples = &shown,
                   .places = own_places(),
@@ -109,9 +112,11 @@ class Matching final : public ExpertSchedule {
     for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
       const net::Batch batch = packer.inputs(static_cast<int>(micro));
       const Tensor rows =
-          engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == kTeacher)[0].to(at::kFloat);
+          (own_sizes ? engine.forward_teacher(programs_.teacher, {batch}, step)
+                     : engine.forward(programs_.base, {batch}, step, /*without_adapters=*/of_teacher))[0]
+              .to(at::kFloat);
       const engine::Meter::Scope host(engine::Part::host);
-      std::vector<Tensor> values = model_->unpack(rows, batch);
+      std::vector<Tensor> values = model.unpack(rows, batch);
       for (size_t s = 0; s < values.size(); ++s)
         clips[static_cast<int64_t>(batch.tokens.samples[s])] = std::move(values[s]);
     }
@@ -193,15 +198,16 @@ class Matching final : public ExpertSchedule {
     metrics_ = {};
   }
 
-  int64_t step_ = 0;                 // of the run
-  diffusion::TrainingSamples made_;  // of the pass
+  const net::Denoiser* const teacher_;  // of other sizes; null: it has the student's
+  int64_t step_ = 0;                    // of the run
+  diffusion::TrainingSamples made_;     // of the pass
 };
 
 }  // namespace
 
-std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
+std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Job& job, const recipe::Recipe& recipe,
                                                        const std::vector<prepare::StageData>& data, int rank) {
-  return std::make_unique<Matching>(experts, recipe, data, rank);
+  return std::make_unique<Matching>(job, recipe, data, rank);
 }
 
 }  // namespace tessera::train

@@ -33,7 +33,7 @@ Parts::Shared Parts::with_shares(const std::vector<int64_t>& shares) const {
   plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.forwards());
   programs.sample = programs_.sample, programs.checkpoint = programs_.checkpoint, programs.base = programs_.base;
   programs.tangent = programs_.tangent, programs.features = programs_.features;
-  programs.exchange = programs_.exchange;
+  programs.exchange = programs_.exchange, programs.teacher = programs_.teacher;
   return {std::move(programs), changed.memory(rank_)};
 }
 

@@ -96,6 +96,7 @@ void make_model(Run& run) {
   job::Job& job = run.job = job::make_job(recipe);
   job.local_world = run.ranks.place.local_world;
   planning::check_mesh(mesh, *job.model, job.latent);  // before hours of encoding
+  if (job.teacher) planning::check_mesh(mesh, *job.teacher, job.latent);
   recipe.plan.budget =
       job::reserve_device(run.ranks.place, recipe.plan.budget, planning::beside_plan(recipe, job, mesh));
   job::check_trainable(job);
@@ -259,6 +260,8 @@ void make_engine(Run& run, const std::string& trace) {
   job::place_host_memory(run.ranks.comm, host);
   run.engine = std::make_unique<engine::Engine>(run.job.model->units(), planned.spec, planned.plan(), run.ranks.comm,
                                                 ranks.rank(), options);
+  if (run.job.teacher)
+    run.engine->add_teacher(run.job.teacher->units(), planned.teacher->model, planned.teacher_plan(), ranks.rank());
   run.engine->optimise(job::optimiser_of(run.recipe, planned.plan().states, run.job.model.get()));
   run.engine->times().read();
   run.ranks.watch.follow(*run.engine);
@@ -393,7 +396,7 @@ void log_base(Run& run, const engine::Roundings& rounded) {
 void load(Run& run) {
   checkpoint::TrainingCheckpoint* resumed = run.folder->resumed();
   const engine::Roundings rounded = resumed ? resume(run, *resumed) : begin_anew(run);
-  job::load_teacher(run.job, run.engine->store());
+  job::load_teacher(run.job, run.job.teacher ? run.engine->teacher() : run.engine->store());
   run.checkpoints->begin_part(run.parts->recipe().checkpoint);
   run.ranks.first_acts(run.folder->step(), "taking over the run's folder",
                        "waiting for rank 0 to take over the run's folder", [&] { claim_folder(run); });

@@ -92,6 +92,13 @@ Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
   return rows;
 }
 
+Tensor sinusoid_tangent(const Tensor& sinusoids, const std::vector<double>& dt) {
+  const auto halves = sinusoids.chunk(2, 1);
+  const Tensor rates =
+      (rotary_frequencies(sinusoids.size(1) / 2) * at::tensor(dt, at::kDouble).unsqueeze(1)).to(sinusoids.options());
+  return at::cat({-halves[1] * rates, halves[0] * rates}, 1);
+}
+
 Tensor program_sinusoid(const std::vector<double>& t, int64_t dim) {
   const int64_t half = dim / 2;
   const Tensor frequencies = at::exp(at::arange(half, at::kFloat) * -std::log(10000.0) / half);

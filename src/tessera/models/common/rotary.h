@@ -48,6 +48,8 @@ at::Tensor rotary_frequencies(int64_t count);
 
 /// [cos | sin] of t times rotary_frequencies(dim / 2): [R, dim] fp32, angles in fp64.
 at::Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim);
+/// What sinusoids [R, dim], of either, change by where t does by dt.
+at::Tensor sinusoid_tangent(const at::Tensor& sinusoids, const std::vector<double>& dt);
 /// The same of programs that compute the angles in fp32: those of thousands are off by rounding.
 at::Tensor program_sinusoid(const std::vector<double>& t, int64_t dim);
 

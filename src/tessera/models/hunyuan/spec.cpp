@@ -7,6 +7,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/hunyuan/files.h"
+#include "tessera/net/passes.h"
 
 namespace tessera::models::hunyuan {
 
@@ -157,6 +158,26 @@ Hunyuan::Hunyuan(const Config& config)
                       .heads = config.num_heads},
                      kPatch) {
   units_ = make_units(config);
+}
+
+/// What is made of time. The rows of captions, which the time modulates, are among the tokens.
+std::vector<bool> Hunyuan::moving_conditioning() const {
+  if (config_.meanflow) return {};
+  return {true};
+}
+
+std::vector<Tensor> Hunyuan::pack_directions(const net::Batch& batch,
+                                             const std::vector<net::Direction>& directions) const {
+  std::vector<Tensor> tangents(batch.inputs.size());
+  tangents[kLatents] = at::zeros_like(batch.inputs[kLatents]);
+  std::vector<double> dt;
+  for (size_t s = 0; s < directions.size(); ++s) {
+    const auto [begin, end] = batch.predicted[s];
+    fill_rows(tangents[kLatents].slice(0, begin, end).narrow(1, 0, config_.channels), directions[s].x, kPatch);
+    dt.push_back(directions[s].t);
+  }
+  tangents[kTime] = sinusoid_tangent(batch.inputs[kTime], dt);
+  return tangents;
 }
 
 net::Conditions Hunyuan::conditions() const {

@@ -48,6 +48,9 @@ class Hunyuan final : public FamilyDenoiser<Config> {
       const std::vector<net::Sample>& samples) const override;
   std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
+  std::vector<bool> moving_conditioning() const override;
+  std::vector<at::Tensor> pack_directions(const net::Batch& batch,
+                                          const std::vector<net::Direction>& directions) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   std::string why_not_trained() const override;
 

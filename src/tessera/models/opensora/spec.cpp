@@ -7,6 +7,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/opensora/files.h"
+#include "tessera/net/passes.h"
 
 namespace tessera::models::opensora {
 
@@ -162,6 +163,24 @@ net::Conditions OpenSora::conditions() const {
 
 net::Batch OpenSora::pack(const std::vector<net::Sample>& samples) const {
   return packed<Packing>(samples, config_, kText);
+}
+
+/// What is made of time, guidance and the pooled caption together.
+std::vector<bool> OpenSora::moving_conditioning() const { return {true}; }
+
+std::vector<Tensor> OpenSora::pack_directions(const net::Batch& batch,
+                                              const std::vector<net::Direction>& directions) const {
+  const size_t time = config_.cond ? 3 : 2;
+  std::vector<Tensor> tangents(batch.inputs.size());
+  tangents[0] = at::zeros_like(batch.inputs[0]);
+  std::vector<double> dt;
+  for (size_t s = 0; s < directions.size(); ++s) {
+    const auto [begin, end] = batch.predicted[s];
+    fill_rows(tangents[0].slice(0, begin, end), directions[s].x, config_.patches());
+    dt.push_back(directions[s].t);
+  }
+  tangents[time] = sinusoid_tangent(batch.inputs[time], dt);
+  return tangents;
 }
 
 std::vector<std::map<std::string, Tensor>> OpenSora::unpack_input_grads(const std::vector<Tensor>& grads,

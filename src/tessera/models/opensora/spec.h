@@ -44,6 +44,9 @@ class OpenSora final : public FamilyDenoiser<Config> {
   std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
   at::Tensor pack_target(const at::Tensor& target) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
+  std::vector<bool> moving_conditioning() const override;
+  std::vector<at::Tensor> pack_directions(const net::Batch& batch,
+                                          const std::vector<net::Direction>& directions) const override;
   /// "official": as its config says that its program has them.
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
 

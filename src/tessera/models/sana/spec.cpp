@@ -228,18 +228,15 @@ std::vector<bool> Sana::moving_conditioning() const {
 
 std::vector<Tensor> Sana::pack_directions(const net::Batch& batch,
                                           const std::vector<net::Direction>& directions) const {
-  const Tensor patches = at::empty_like(batch.inputs[0]), &waves = batch.inputs[2];  // [cos | sin], a row a sample
+  const Tensor patches = at::empty_like(batch.inputs[0]);
   std::vector<double> dt;
   for (size_t s = 0; s < directions.size(); ++s) {
     fill_rows(patches.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]), directions[s].x, config_.patch);
     dt.push_back(directions[s].t * time_unit(config_));
   }
-  const auto halves = waves.chunk(2, 1);
-  const Tensor rates = rotary_frequencies(kFrequencies / 2) * at::tensor(dt, at::kDouble).unsqueeze(1);  // of angles
-  const Tensor turning = rates.to(waves.options());
   std::vector<Tensor> tangents(batch.inputs.size());
   tangents[0] = patches;
-  tangents[2] = at::cat({-halves[1] * turning, halves[0] * turning}, 1);
+  tangents[2] = sinusoid_tangent(batch.inputs[2], dt);
   return tangents;
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/weight_form.h"
+#include "tessera/net/passes.h"
 
 namespace tessera::models::wan {
 
@@ -272,6 +273,39 @@ std::vector<Tensor> Wan::unpack(const Tensor& out, const net::Batch& batch) cons
     latents.push_back(from_output_rows(out.slice(0, begin, end), batch.shapes[s], config_.patch).to(at::kFloat));
   }
   return latents;
+}
+
+/// Time and its modulation do; captions and pictures do not. Not of models that follow other inputs beside.
+std::vector<bool> Wan::moving_conditioning() const {
+  if (config_.has_extras()) return {};
+  std::vector<bool> moving = {true, true, false};
+  if (config_.has_image_branch()) moving.push_back(false);
+  return moving;
+}
+
+/// What is given stands still: channels behind the latent's, and a clean first frame with the time of its tokens.
+std::vector<Tensor> Wan::pack_directions(const net::Batch& batch, const std::vector<net::Direction>& directions) const {
+  const Tensor rows = at::zeros_like(batch.inputs[kLatentRows]);
+  const int64_t times = config_.type == Type::ti2v ? 2 : 1;  // of a sample
+  check_internal(batch.inputs[kTimeRows].size(0) == times * std::ssize(directions), "wan.pack_directions",
+                 "timesteps of single tokens have no direction");
+  std::vector<double> dt;
+  for (size_t s = 0; s < directions.size(); ++s) {
+    const auto [begin, end] = batch.predictions_of(s);
+    const Tensor moved = to_rows(directions[s].x, config_.patch);
+    rows.slice(0, begin, end).narrow(1, 0, moved.size(1)).copy_(moved.slice(0, moved.size(0) - (end - begin)));
+    dt.push_back(directions[s].t);
+    if (times > 1) dt.push_back(0);
+  }
+  std::vector<Tensor> tangents(batch.inputs.size());
+  tangents[kLatentRows] = rows;
+  tangents[kTimeRows] = sinusoid_tangent(batch.inputs[kTimeRows], dt);
+  return tangents;
+}
+
+/// A student has nothing beside its teacher. It is one of text: pictures that are given have no place in its angles.
+std::unique_ptr<net::Denoiser> Wan::teacher_form() const {
+  return config_.type == Type::t2v && !config_.has_extras() ? std::make_unique<Wan>(config_) : nullptr;
 }
 
 int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const {

@@ -352,8 +352,8 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
 }
 
 int64_t RunSchedules::most(int64_t Schedule::*bytes, bool samples) const {
-  int64_t all = std::max({train.*bytes, base.*bytes, tangent.*bytes, features.*bytes, judged.*bytes, first.*bytes,
-                          updates.*bytes, samples ? sample.*bytes : 0});
+  int64_t all = std::max({train.*bytes, base.*bytes, tangent.*bytes, teacher.*bytes, features.*bytes, judged.*bytes,
+                          first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
   for (const auto& [expert, own] : of_expert)
     all = std::max({all, own.train.*bytes, own.first.*bytes, own.updates.*bytes});
   return all;
@@ -378,6 +378,7 @@ Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
   checkpoint = program(schedules.checkpoint);
   base = program(schedules.base);
   tangent = program(schedules.tangent);
+  teacher = program_of(schedules.of_teacher, schedules.teacher);
   features = program(schedules.features);
   judged = program_of(frozen_pass(plan), schedules.judged);
   exchange = program(schedules.exchange);

@@ -65,6 +65,9 @@ struct RunShape {
   /// Passes of a student, its critic and its teacher over each micro-batch before a training step; empty: none of these.
   std::function<int(int64_t step)> passes_of = {};
   bool matches() const { return passes_of != nullptr; }
+  int own_teacher = 0;  ///< the last so many of them in a step of the student are of a teacher with a plan of its own
+  int passes_by_teacher(int64_t step) const { return own_teacher > 0 && expert_of(step) == 0 ? own_teacher : 0; }
+  int passes_by_plan(int64_t step) const { return (matches() ? passes_of(step) : 1) - passes_by_teacher(step); }
   bool asks() const { return base != AskBase::none || unguided != AskBase::none || distils() || matches(); }
   bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
@@ -94,6 +97,7 @@ struct AllOf {
   T train, sample, checkpoint;
   T base;     ///< a pass over a micro-batch, of whose result targets are made; empty where none is asked for
   T tangent;  ///< the same in forward mode
+  T teacher;  ///< of a teacher of other sizes, by its own plan
   /// Of heads on a frozen network: what its blocks return of a micro-batch; all of a step's, forward and backward to its inputs;
   /// and the exchange of a step in which the heads alone learn.
   T features, judged, exchange;
@@ -125,6 +129,7 @@ struct RunSchedules : AllOf<Schedule> {
   int64_t arena(bool samples) const { return most(&Schedule::arena, samples); }
   int64_t host_arena(bool samples) const { return most(&Schedule::host_arena, samples); }
   int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
+  Plan of_teacher = {};  ///< the plan of `teacher`
 
  private:
   int64_t most(int64_t Schedule::*bytes, bool samples) const;

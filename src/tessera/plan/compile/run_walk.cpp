@@ -97,11 +97,11 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
           emit(visit->step, schedules.exchange);
           break;
         }
-        for (int64_t pass = 0, all = before.base * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
-             ++pass) {
+        for (int64_t pass = 0, all = before.base * run.passes_by_plan(visit->step); pass < all; ++pass) {
           emit(visit->step, schedules.base);
           if (run.distils() && (pass + 1) % run.teacher_passes == 0) emit(visit->step, schedules.tangent);
         }
+        several(visit->step, before.base * run.passes_by_teacher(visit->step), schedules.teacher);
         if (run.judges) {
           several(visit->step, before.second, schedules.base);
           several(visit->step, before.second, schedules.features);

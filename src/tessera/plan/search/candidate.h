@@ -29,6 +29,7 @@ struct PlannerInput : PlanKeys {
   bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1, teachers = 0;               ///< see Plan
   bool shared_base = false;                    ///< likewise
+  Tier teacher = Tier::device;                 ///< likewise
   std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
   std::vector<double> expert_shares = {};      ///< of the steps; empty: alike
   /// A plan of this model, mesh and batch that the search begins with, as with a smaller budget: where it fits, the

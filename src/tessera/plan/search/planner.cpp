@@ -307,6 +307,7 @@ class Search {
     plan.update = update_, plan.update_threads = input_.update_threads;
     static_cast<Formats&>(plan) = input_;
     plan.experts = input_.experts, plan.teachers = input_.teachers, plan.shared_base = input_.shared_base;
+    plan.teacher = input_.teacher;
     plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_[pipeline_];
     // The first blocks recompute or offload, because their activations live longest; with recompute_every, blocks at
