@@ -371,6 +371,30 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
   }
 }
 
+/// With a config.json beside it, and without one, where its tensors tell.
+TEST(Distillation, ATeacherOfOtherSizesIsRefusedByName) {
+  constexpr const char* kFields = "num_cross_attention_heads = 4, caption_channels = 64, caption_length = 5, in_channels = 12, ";
+  for (const auto& [name, sizes] : {std::pair("shallow", "num_layers = 2"),
+                                    {"deep", "num_layers = 4"},
+                                    {"wide", "num_layers = 3, num_attention_heads = 6"}}) {
+    SCOPED_TRACE(name);
+    const TinyRun other(std::string("distill-") + name, TESSERA_BINARY,
+                        std::string("preset = \"sana-tiny-norms\"\nconfig = { ") + kFields + sizes + " }");
+    ASSERT_EQ(other.train(1, "teacher",
+                          kPictures + Flags{"--model.config.timestep_scale", "0.001", "--run.steps", "1"})
+                  .code,
+              0);
+    const fs::path folder = fs::path(other.out("teacher")) / "model";
+    for (const bool config : {true, false}) {
+      if (!config) fs::remove(folder / "config.json");
+      const Result r = shared().train(1, "refused", student({"--distill.teacher", folder.string()}));
+      EXPECT_TRUE(r.code == 2 || r.code == 3) << r.code << r.output;
+      EXPECT_NE(r.output.find("[distill.teacher]"), std::string::npos) << r.output;
+      EXPECT_NE(r.output.find("same sizes"), std::string::npos) << r.output;
+    }
+  }
+}
+
 std::array<int, 3> colour(int picture, int x, int y) {
   if (picture == 0)
     return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};

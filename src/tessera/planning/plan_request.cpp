@@ -180,6 +180,8 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
   if (recipe.distill.on())  // x_t apart from the input, what the teacher says, and the caption of no words
     bytes +=
         2 * round_up(4 * blank.x.numel(), kBlock) + round_up(4 * job.context_length * job.model->context_dim(), kBlock);
+  if (recipe.distill.regresses())  // the teacher's path, and where it is
+    bytes += (recipe.distill.steps + 2) * round_up(4 * blank.x.numel(), kBlock);
   return bytes;
 }
 
@@ -488,6 +490,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.heads = {recipe.distill.judge.blocks,
                      {.hinge = recipe.distill.judge.hinge, .r1_weight = recipe.distill.judge.r1_weight}};
   request.run.teacher_passes = recipe.distill.consistent() ? (recipe.distill.guided() ? 2 : 1) : 0;
+  if (recipe.distill.regresses())  // the teacher makes each clip
+    request.run.passes_of = [passes = static_cast<int>(recipe.distill.teacher_steps) *
+                                      (recipe.distill.guided() ? 2 : 1)](int64_t) { return passes; };
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   if (job.experts.critic()) {  // whose passes before a step are part of it
