@@ -301,6 +301,131 @@ TEST(MatchingOfAdapters, TheStudentsAreWhatIsExportedSampledAndGoneOnFrom) {
   EXPECT_NE(first("lora-anew", {}), first("lora-on", {"--lora.init", file.string()}));
 }
 
+// Students that learn where their teacher's paths end, of clips in chunks.
+
+const TinyRun& in_chunks() {
+  static const TinyRun run("paths", TESSERA_BINARY, R"(preset = "sana-tiny-video"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })");
+  return run;
+}
+Flags path_student(const Flags& more = {}) {
+  static const std::string path = [] {
+    const Result r = in_chunks().train(1, "teacher", {"--run.steps", "6", "--train.lr", "3e-3"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return in_chunks().out("teacher") + "/model";
+  }();
+  return Flags{"--model.path",       path, "--distill.method",        "ode", "--distill.teacher", path,
+               "--distill.steps",    "2",  "--distill.teacher_steps", "4",   "--distill.chunk",   "1",
+               "--distill.guidance", "2",  "--train.eps",             kSmoothEps} +
+         more;
+}
+std::vector<nlohmann::json> on_paths(const std::string& name, const Flags& flags, int ranks = 1) {
+  const Result r = in_chunks().train(ranks, name, flags, 300);
+  EXPECT_EQ(r.code, 0) << name << "\n" << r.output;
+  return in_chunks().metrics(name);
+}
+
+TEST(Paths, AreTheSameOnEveryLayoutAndTakeThePlannedMemory) {
+  constexpr int kSteps = 6;
+  for (const char* chunk : {"0", "1"}) {
+    SCOPED_TRACE(chunk);
+    const Flags flags = path_student(
+        {"--run.steps", std::to_string(kSteps), "--train.global_batch", "4", "--distill.chunk", chunk});
+    const auto one = on_paths(std::string("one-") + chunk, flags);
+    ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+    expect_planned_peaks(one.back(), "one");
+    std::vector<const char*> lines = {"dp_shard=2",
+                                      "dp_replicate=3",
+                                      "tp=2",
+                                      "pp=2",
+                                      "pp=2 --plan.pipeline zero_bubble --train.micro_batch 2",
+                                      "dp_shard=2,tp=2",
+                                      "dp_shard=1 --train.micro_batch 1",
+                                      "dp_shard=2 --plan.idle host --plan.parameters device"};
+    if (chunk[0] == '0') lines.insert(lines.end(), {"sp=2", "cp=2"});
+    for (const char* line : lines) {
+      SCOPED_TRACE(line);
+      const Layout layout = layout_of(line);
+      const auto other = on_paths(std::string(line) + "-" + chunk, flags + layout.flags, layout.ranks);
+      expect_same_curve(one, other, kSteps);
+      ASSERT_FALSE(other.empty());
+      expect_planned_peaks(other.back(), line);
+    }
+  }
+}
+
+TEST(Paths, WhatIsPlannedIsExecuted) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"tp=2", 2}, {"dp_replicate=1", 1}}) {
+    SCOPED_TRACE(mesh);
+    const Flags flags = path_student({"--mesh", mesh, "--run.steps", "2", "--checkpoint.every", "1",
+                                      "--train.global_batch", "3", "--run.out",
+                                      in_chunks().out(std::string("traced-") + mesh)});
+    expect_planned_is_executed(in_chunks(), ranks, flags, {"\n  student ", "\n  teacher ", "8 passes before each step"});
+  }
+}
+
+TEST(Paths, GoOnToTheBitAndAlongTheCurveOnAnotherLayout) {
+  const Flags flags = path_student({"--train.global_batch", "4"});
+  const auto whole = on_paths("whole-run", flags + Flags{"--run.steps", "5"});
+  on_paths("parts", flags + Flags{"--run.steps", "3"});
+  fs::copy(in_chunks().out("parts"), in_chunks().out("other"), fs::copy_options::recursive);
+  const auto same = on_paths("parts", flags + Flags{"--run.steps", "5"});
+  ASSERT_EQ(same.size(), whole.size());
+  for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
+  EXPECT_EQ(in_chunks().model("parts"), in_chunks().model("whole-run"));
+  expect_same_curve(whole, on_paths("other", flags + Flags{"--run.steps", "5", "--mesh", "tp=2"}, 2), 5);
+  const Result r = in_chunks().train(1, "parts", flags + Flags{"--run.steps", "9", "--distill.teacher_steps", "8"});
+  EXPECT_EQ(r.code, 2) << r.output;
+}
+
+TEST(Paths, EverySettingOfThemActs) {
+  const Flags flags = path_student({"--run.steps", "2", "--train.global_batch", "2"});
+  const auto losses = [&](const std::string& name, const Flags& more) {
+    std::vector<double> all;
+    for (const auto& step : on_paths(name, flags + more)) all.push_back(step.at("loss"));
+    return all;
+  };
+  const std::vector<double> usual = losses("usual", {});
+  EXPECT_EQ(losses("again", {}), usual);
+  for (const auto& [key, value] : {std::pair("distill.guidance", "1"),
+                                   {"distill.steps", "4"},
+                                   {"distill.teacher_steps", "2"},
+                                   {"distill.chunk", "0"},
+                                   {"diffusion.shift", "7"}})
+    EXPECT_NE(losses(std::string("set-") + key, {std::string("--") + key, value}), usual) << key;
+}
+
+TEST(Paths, AreRefusedWhatTheyDoNotHave) {
+  const std::pair<Flags, const char*> refused[] = {{path_student({"--distill.teacher_steps", "5"}), "multiple"},
+                                                   {path_student({"--mesh", "sp=2"}), "mesh.sp"},
+                                                   {path_student({"--diffusion.chunks", "0,1"}), "diffusion.chunks"},
+                                                   {path_student({"--model.init", "random"}), "model.init"}};
+  for (const auto& [flags, word] : refused) {
+    const Result r = in_chunks().train(1, "refused", flags);
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  }
+  const Result whole = shared().train(1, "refused", {"--model.path", teacher(), "--distill.method", "ode",
+                                                     "--distill.teacher", teacher(), "--distill.chunk", "1"});
+  EXPECT_EQ(whole.code, 2) << whole.output;
+  EXPECT_NE(whole.output.find("distill.chunk"), std::string::npos) << whole.output;
+}
+
+/// The error falls by what the student learns of the ends; the teacher's own first step is no end of its path.
+TEST(Paths, AStudentLearnsWhereTheyEnd) {
+  const auto ends = [](const std::string& name, const char* rate) {
+    const auto steps = on_paths(name, path_student({"--run.steps", "120", "--train.global_batch", "4", "--train.lr",
+                                                    rate, "--train.warmup_steps", "0", "--distill.guidance", "4"}));
+    double sum = 0;
+    for (size_t s = 80; s < steps.size(); ++s) sum += steps[s].at("loss").get<double>();
+    return sum / 40;
+  };
+  const double still = ends("still", "0"), learnt = ends("learnt", "3e-3");
+  RecordProperty("still", std::to_string(still)), RecordProperty("learnt", std::to_string(learnt));
+  std::printf("mean loss of 40 steps: %.4g without learning, %.4g behind 80 updates\n", still, learnt);
+  EXPECT_LT(learnt, 0.7 * still);
+}
+
 std::array<int, 3> colour(int picture, int x, int y) {
   if (picture == 0)
     return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};

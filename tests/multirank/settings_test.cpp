@@ -363,6 +363,8 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.critic_mode", "matching_test"},
       {"distill.critic_lr", "matching_test"},
       {"distill.steps", "matching_test"},
+      {"distill.teacher_steps", "matching_test"},
+      {"distill.chunk", "matching_test"},
   };
   return all;
 }

@@ -177,4 +177,18 @@ struct MatchingLoss {
 /// `fake`, `real`: x0 as the two scores say. `mask`: of x's shape; undefined: all of it counts.
 MatchingLoss matching_loss(const at::Tensor& x, const at::Tensor& fake, const at::Tensor& real, const at::Tensor& mask);
 
+// Regression on paths from noise to clips.
+
+/// mean (x_t - sigma u - x_0)^2 over the frames whose sigma is not 0, as an error of the prediction u: in it each frame's
+/// (u - target)^2 has a weight.
+struct PathRegression {
+  at::Tensor x, target;                 ///< [C, F, H, W]
+  std::vector<double> sigmas, weights;  ///< of each frame
+  double share = 0;                     ///< of the sample's mean over all frames
+};
+/// `path`: the states at `sigmas`, from noise to the clip x_0 itself, whose sigma is 0. `begins`: frames at which chunks begin,
+/// 0 first; `picks`: the state that each has.
+PathRegression path_regression(const std::vector<at::Tensor>& path, const std::vector<double>& sigmas,
+                               const std::vector<int64_t>& begins, const std::vector<int64_t>& picks);
+
 }  // namespace tessera::diffusion

@@ -178,6 +178,8 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
   if (recipe.distill.on())  // x_t apart from the input, what the teacher says, and the caption of no words
     bytes +=
         2 * round_up(4 * blank.x.numel(), kBlock) + round_up(4 * job.context_length * job.model->context_dim(), kBlock);
+  if (recipe.distill.regresses())  // the teacher's path, and where it is
+    bytes += (recipe.distill.steps + 2) * round_up(4 * blank.x.numel(), kBlock);
   return bytes;
 }
 
@@ -495,6 +497,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                     "\"fp8\" with distill.method = \"" + recipe.values.at("distill.method") +
                         "\": its passes in forward mode read weights in 16 bits",
                     "leave plan.gather out, or set \"bf16\"");
+  if (recipe.distill.regresses())  // the teacher makes each clip
+    request.run.passes_of = [passes = static_cast<int>(recipe.distill.teacher_steps) *
+                                      (recipe.distill.guided() ? 2 : 1)](int64_t) { return passes; };
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   if (job.experts.critic()) {  // whose passes before a step are part of it

@@ -525,6 +525,11 @@ std::vector<Fact> networks(const Planned& planned) {
     states += sizes.state_bytes(static_cast<int>(u));
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
+  if (planned.run.matches() && planned.plan().teachers == planned.plan().experts - 1)
+    return {{"student", shards + ", " + format_bytes(states) + " of states", "trained"},
+            {"teacher", shards,
+             "frozen; " + std::to_string(planned.run.passes_of(1)) + " passes before each step, between them on the " +
+                 std::string(name(plan.idle))}};
   if (planned.run.matches()) {
     const std::string trained = (plan.shared_base ? format_bytes(own) + " of adapters" : shards) + ", " +
                                 format_bytes(states) + " of states",

@@ -86,7 +86,7 @@ void Planned::predict_matching() {
   const double pass = static_cast<double>(plan().accumulation()) * plan::forward_seconds(spec, plan(), machine);
   std::map<int, std::pair<double, int64_t>> passes;  // of an expert's steps, and how many these are
   for (int64_t step = run.first_step; step <= last; ++step) {
-    auto& [sum, steps] = passes[run.expert_of(step)];
+    auto& [sum, steps] = passes[run.expert_of ? run.expert_of(step) : 0];
     sum += run.passes_of(step), ++steps;
   }
   const plan::StepSeconds alone = prediction.step;

@@ -4,6 +4,10 @@
 // layout, slots and programs as experts do, the teacher has no states;
 // where student and critic are adapters of it, it is there once.
 //
+// Beside it the step of a student that learns where its teacher's paths from noise end (CausVid: Yin et al. 2025; the first
+// stage of Self-Forcing and LongSANA): the teacher makes a clip in many steps, and from a state on its way, or from one for
+// each chunk of its frames, the student predicts the end.
+//
 //   const std::unique_ptr<ExpertSchedule> schedule = make_matching_schedule(job, recipe, data, rank);
 #include <algorithm>
 
@@ -19,13 +23,17 @@ namespace {
 using at::Tensor;
 using Clips = std::map<int64_t, Tensor>;  // by place
 
-constexpr size_t kStudent = 0, kCritic = 1, kTeacher = 2;
+constexpr size_t kStudent = 0, kCritic = 1;
 /// Between which the scores are compared.
 constexpr double kLeastTime = 20, kMostTime = 980;
 
-class Matching final : public ExpertSchedule {
+/// What both make of clips that no data set has.
+class OfNoise : public ExpertSchedule {
  public:
-  using ExpertSchedule::ExpertSchedule;
+  /// `teacher`: its place behind the networks that are trained.
+  OfNoise(const job::Experts& experts, const recipe::Recipe& recipe, const std::vector<prepare::StageData>& data,
+          int rank)
+      : ExpertSchedule(experts, recipe, data, rank), teacher_(experts.size()) {}
 
   void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
                   plan::Programs programs) override {
@@ -35,40 +43,8 @@ class Matching final : public ExpertSchedule {
                 "distil a model of another family");
   }
 
-  std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
-                                 engine::Engine& engine) override {
-    begin_step(visit.step);
-    const plan::ProgramPtr& program = programs_.step(visit.pending, static_cast<int>(expert_));
-    ExpertPass pass;
-    pass.pass = {.program = program, .step = visit.step, .expert = expert_};
-    pass.data = {.plan = &program->plan,
-                 .samples = &made_,
-                 .places = own_places(),
-                 .batch = data().batch(own_step_),
-                 .step = own_step_};
-    made_ = samples;
-    const Rollout exit = made_clips(samples, visit.step, engine);
-    if (expert_ == kCritic)
-      follow(samples, exit);
-    else
-      match(samples, exit, engine);
-    return {pass};
-  }
-
- private:
-  /// Of a student's steps, and what its clips are compared at.
-  struct Rollout {
-    double sigma = 0;
-    Clips input, velocity;  ///< of the step at which it exits
-    Clips clean;            ///< where that leads
-    Clips noise, noisy;     ///< of the scores
-  };
-
+ protected:
   const recipe::Recipe::Distill& distill() const { return now_->distill; }
-  static double time_of(const diffusion::TrainingSample& sample) {
-    return std::clamp(sample.input.t, kLeastTime, kMostTime);
-  }
-
   /// The sample with another latent, timestep and target.
   static std::shared_ptr<const diffusion::TrainingSample> with(const diffusion::TrainingSample& sample, const Tensor& x,
                                                                double t, const Tensor& target, double weight) {
@@ -92,7 +68,7 @@ class Matching final : public ExpertSchedule {
   /// What a network says of each of the samples of `made_`, as a velocity. A teacher that is the base of the others' adapters
   /// is whichever of them is there, without them.
   Clips said(size_t network, int64_t step, engine::Engine& engine, diffusion::Asked asked = diffusion::Asked::base) {
-    if (network != kTeacher || !experts_.shared_base) engine.swap(network);
+    if (network != teacher_ || !experts_.shared_base) engine.swap(network);
     diffusion::TrainingSamples shown;
     for (const auto& [place, sample] : made_) {
       auto as_asked = std::make_shared<diffusion::TrainingSample>(*sample);
@@ -109,13 +85,78 @@ class Matching final : public ExpertSchedule {
     for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
       const net::Batch batch = packer.inputs(static_cast<int>(micro));
       const Tensor rows =
-          engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == kTeacher)[0].to(at::kFloat);
+          engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == teacher_)[0].to(at::kFloat);
       const engine::Meter::Scope host(engine::Part::host);
       std::vector<Tensor> values = model_->unpack(rows, batch);
       for (size_t s = 0; s < values.size(); ++s)
         clips[static_cast<int64_t>(batch.tokens.samples[s])] = std::move(values[s]);
     }
     return clips;
+  }
+
+  /// What the teacher says, guided.
+  Clips taught(int64_t step, engine::Engine& engine) {
+    Clips said = this->said(teacher_, step, engine), without;
+    if (!distill().guided()) return said;
+    without = this->said(teacher_, step, engine, diffusion::Asked::unguided);
+    const engine::Meter::Scope host(engine::Part::host);
+    for (auto& [place, velocity] : said)
+      velocity = without.at(place) + made_.at(place)->guidance * (velocity - without.at(place));
+    return said;
+  }
+
+  ExpertPass pass_of(const plan::Visit& visit) {
+    begin_step(visit.step);
+    const plan::ProgramPtr& program = programs_.step(visit.pending, static_cast<int>(expert_));
+    ExpertPass pass;
+    pass.pass = {.program = program, .step = visit.step, .expert = expert_};
+    pass.data = {.plan = &program->plan,
+                 .samples = &made_,
+                 .places = own_places(),
+                 .batch = data().batch(own_step_),
+                 .step = own_step_};
+    return pass;
+  }
+
+  void begin_step(int64_t step) {
+    step_ = step;
+    expert_ = expert_order_.expert(step);
+    own_step_ = expert_order_.own_step(step);
+    metrics_ = {};
+  }
+
+  const size_t teacher_;
+  int64_t step_ = 0;                 // of the run
+  diffusion::TrainingSamples made_;  // of the pass
+};
+
+class Matching final : public OfNoise {
+ public:
+  using OfNoise::OfNoise;
+
+  std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
+                                 engine::Engine& engine) override {
+    const ExpertPass pass = pass_of(visit);
+    made_ = samples;
+    const Rollout exit = made_clips(samples, visit.step, engine);
+    if (expert_ == kCritic)
+      follow(samples, exit);
+    else
+      match(samples, exit, engine);
+    return {pass};
+  }
+
+ private:
+  /// Of a student's steps, and what its clips are compared at.
+  struct Rollout {
+    double sigma = 0;
+    Clips input, velocity;  ///< of the step at which it exits
+    Clips clean;            ///< where that leads
+    Clips noise, noisy;     ///< of the scores
+  };
+
+  static double time_of(const diffusion::TrainingSample& sample) {
+    return std::clamp(sample.input.t, kLeastTime, kMostTime);
   }
 
   /// Backward simulation: the student's sampler up to the step that was drawn.
@@ -169,14 +210,12 @@ class Matching final : public ExpertSchedule {
       }
     }
     const Clips fake = said(kCritic, step, engine);
-    Clips real = said(kTeacher, step, engine), without;
-    if (distill().guided()) without = said(kTeacher, step, engine, diffusion::Asked::unguided);
+    const Clips real = taught(step, engine);
     // The critic's states stayed where they are while the teacher, which has none, took its place (Store::swap_with).
     engine.swap(kCritic);
     const engine::Meter::Scope host(engine::Part::host);
     for (const auto& [place, clean] : exit.clean) {
       const diffusion::TrainingSample& sample = *samples.at(place);
-      if (!without.empty()) real[place] = without[place] + sample.guidance * (real[place] - without[place]);
       const double sigma = time_of(sample) / 1000;
       const auto end = [&](const Tensor& velocity) { return exit.noisy.at(place) - sigma * velocity; };
       const diffusion::MatchingLoss loss =
@@ -186,21 +225,89 @@ class Matching final : public ExpertSchedule {
     }
   }
 
-  void begin_step(int64_t step) {
-    step_ = step;
-    expert_ = expert_order_.expert(step);
-    own_step_ = expert_order_.own_step(step);
-    metrics_ = {};
+};
+
+/// Draws of the steps of a sample's chunks stand behind all others of timesteps.
+constexpr uint64_t kStepDraws = uint64_t{1} << 32;
+
+class Paths final : public OfNoise {
+ public:
+  using OfNoise::OfNoise;
+
+  std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
+                                 engine::Engine& engine) override {
+    const ExpertPass pass = pass_of(visit);
+    const std::map<int64_t, std::vector<Tensor>> paths = walked(samples, engine);
+    const std::vector<double> sigmas = sigmas_of(distill().steps);
+    const engine::Meter::Scope host(engine::Part::host);
+    for (const auto& [place, path] : paths) made_[place] = learnt(*samples.at(place), place, path, sigmas);
+    return {pass};
   }
 
-  int64_t step_ = 0;                 // of the run
-  diffusion::TrainingSamples made_;  // of the pass
+ private:
+  /// With the last, 0.
+  std::vector<double> sigmas_of(int64_t steps) const {
+    return diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
+  }
+
+  /// The teacher's states at the student's steps, and where it ends.
+  std::map<int64_t, std::vector<Tensor>> walked(const diffusion::TrainingSamples& samples, engine::Engine& engine) {
+    const std::vector<double> sigmas = sigmas_of(distill().teacher_steps);
+    const int64_t every = distill().teacher_steps / distill().steps;
+    std::map<int64_t, std::vector<Tensor>> paths;
+    Clips now;
+    made_ = samples;
+    {
+      const engine::Meter::Scope host(engine::Part::host);
+      for (const auto& [place, sample] : samples) now[place] = noise_at(step_, place, 0, sample->velocity);
+    }
+    for (int64_t k = 0; k < distill().teacher_steps; ++k) {
+      const double sigma = sigmas[static_cast<size_t>(k)], next = sigmas[static_cast<size_t>(k) + 1];
+      for (const auto& [place, x] : now) {
+        if (k % every == 0) paths[place].push_back(x);
+        made_[place] = with(*samples.at(place), x, 1000 * sigma, x, 1);
+      }
+      const Clips velocities = taught(step_, engine);
+      const engine::Meter::Scope host(engine::Part::host);
+      for (const auto& [place, velocity] : velocities) now[place] = now.at(place) + (next - sigma) * velocity;
+    }
+    for (const auto& [place, x] : now) paths[place].push_back(x);
+    return paths;
+  }
+
+  /// Each chunk's step is drawn, the end among them; a whole clip's is not the end, from which there is nothing to learn.
+  std::shared_ptr<const diffusion::TrainingSample> learnt(const diffusion::TrainingSample& sample, int64_t place,
+                                                          const std::vector<Tensor>& path,
+                                                          const std::vector<double>& sigmas) const {
+    const int64_t chunk = distill().chunk, frames = path.back().size(1);
+    std::vector<int64_t> begins = {0}, picks;
+    if (chunk > 0) begins = net::chunk_bounds(frames, chunk), begins.pop_back();
+    const RandomKey key(static_cast<uint64_t>(now_->run.seed), Purpose::timestep, static_cast<uint64_t>(step_),
+                        static_cast<uint64_t>(place));
+    for (size_t c = 0; c < begins.size(); ++c)
+      picks.push_back(static_cast<int64_t>(
+          key.below(kStepDraws + c, static_cast<uint64_t>(distill().steps + (chunk > 0 ? 1 : 0)))));
+    const diffusion::PathRegression regression = diffusion::path_regression(path, sigmas, begins, picks);
+    double sum = 0;
+    for (const double sigma : regression.sigmas) sum += sigma;
+    auto made = std::make_shared<diffusion::TrainingSample>(
+        *with(sample, regression.x, 1000 * sum / static_cast<double>(frames), regression.target, regression.share));
+    if (chunk == 0) {
+      made->weight *= regression.weights.front();
+      return made;
+    }
+    made->frame_weights = regression.weights;
+    made->input.extra["chunks"] = at::tensor(begins, at::kLong);
+    if (frames > 1) made->input.extra["t"] = at::tensor(regression.sigmas, at::kDouble) * 1000;
+    return made;
+  }
 };
 
 }  // namespace
 
 std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Experts& experts, const recipe::Recipe& recipe,
                                                        const std::vector<prepare::StageData>& data, int rank) {
+  if (experts.regresses) return std::make_unique<Paths>(experts, recipe, data, rank);
   return std::make_unique<Matching>(experts, recipe, data, rank);
 }
 
