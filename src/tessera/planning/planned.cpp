@@ -87,7 +87,8 @@ void Planned::predict_matching() {
   std::map<int, std::pair<double, int64_t>> passes;  // of an expert's steps, and how many these are
   for (int64_t step = run.first_step; step <= last; ++step) {
     auto& [sum, steps] = passes[run.expert_of ? run.expert_of(step) : 0];
-    sum += run.passes_of(step), ++steps;
+    const plan::RunShape::Passes of = run.passes_of(step);
+    sum += of.of_clips + static_cast<double>(of.of_chunks) / run.chunks, ++steps;
   }
   const plan::StepSeconds alone = prediction.step;
   for (const auto& [expert, of] : passes) {

@@ -34,7 +34,32 @@ constexpr int64_t kMostSamples = 1 << 14;
 net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
   net::Sample blank = request.blank ? request.blank(latent) : request.model->blank(latent);
   blank.context = blank.context.to(at::kMeta);
-  return engine::batch_of_alike(*request.model, blank, samples);
+  net::Batch batch = engine::batch_of_alike(*request.model, blank, samples);
+  if (request.run.chunks > 1) {
+    net::History history;
+    history.of_all = true;
+    batch.tokens.history = std::make_shared<net::History>(history);
+  }
+  return batch;
+}
+
+/// What finished chunks of a rank's clips have left when a student trains on them, those of `samples` in `batch`.
+int64_t left_by_chunks(const PlanRequest& request, net::Batch batch, int64_t samples, const Mesh& shares) {
+  if (request.run.chunks <= 1) return 0;
+  net::History::Left left;
+  const auto history = std::make_shared<net::History>(*batch.tokens.history);
+  history->storing = &left;
+  batch.tokens.history = history;
+  engine::measure(
+      request.model->units(), batch, request.model_name,
+      {.train = false, .mesh = shares, .compute = request.planner.compute, .attention = request.planner.attention});
+  const int64_t chunks = request.run.chunks, own = div_up(request.planner.global_batch, request.mesh.dp_size());
+  int64_t bytes = 0;
+  const auto bytes_of = [](const at::Tensor& t) { return t.numel() * static_cast<int64_t>(t.element_size()); };
+  for (const auto& [site, states] : left.states) bytes += bytes_of(states) / chunks;
+  for (const auto& [site, frames] : left.frames) bytes += bytes_of(frames);
+  const auto blocks = std::ssize(left.states);
+  return (chunks - 1) * div_up(own, samples) * bytes * div_up(blocks, int64_t{request.mesh[Axis::pp]}) / blocks;
 }
 
 }  // namespace
@@ -167,7 +192,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
     engine::cover(spec, request.model->units(),
                   representative_batch(request, other.latent, div_up(share(other.samples), rounds)), options);
   spec.resident +=
-      request.resident + request.of_mesh +
+      request.resident + request.of_mesh + left_by_chunks(request, batch, samples, request.mesh) +
       plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads, request.deterministic));
   spec.between_steps = request.between_steps;
   if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;

@@ -513,6 +513,8 @@ const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); 
                         "it belongs to distill.method = \"dmd\""};
 const Needs kOfNoise = {[](const Facts& f) { return f.recipe.distill.of_noise(); },
                         "it belongs to distill.method = \"dmd\" and \"ode\""};
+const Needs kRollsOut = {[](const Facts& f) { return f.recipe.distill.rolls_out(); },
+                         "it belongs to distill.method = \"dmd\" with distill.chunk"};
 const Needs kRegresses = {[](const Facts& f) { return f.recipe.distill.regresses(); },
                           "it belongs to distill.method = \"ode\""};
 
@@ -632,7 +634,25 @@ std::vector<Setting> matching_settings() {
        "0",
        "latent frames of a student's chunks, each of which sees those before it and no later ones, for models as of diffusion.chunks; the first chunk takes what is left over; 0: clips are whole",
        distill<&Recipe::Distill::chunk>,
-       {.range = {.least = 0, .most = 1000}, .needs = {kRegresses}}},
+       {.range = {.least = 0, .most = 1000}, .needs = {kOfNoise}}},
+      {"distill.same_exit",
+       Kind::choice,
+       "true",
+       "whether all chunks of a step's clips end behind the same of distill.steps; false: each has a draw of its own",
+       distill<&Recipe::Distill::same_exit>,
+       {.choices = "true|false", .needs = {kRollsOut}}},
+      {"distill.chunk_reach",
+       Kind::integer,
+       "0",
+       "chunks before its own that a chunk's attention reads while the student makes clips, as sample.chunk_reach; 0: all",
+       distill<&Recipe::Distill::chunk_reach>,
+       {.range = {.least = 0, .most = 1000}, .needs = {kRollsOut}}},
+      {"distill.cache_noise",
+       Kind::number,
+       "0",
+       "sigma of the noise in a finished chunk where later ones read it, as sample.cache_noise",
+       distill<&Recipe::Distill::cache_noise>,
+       {.range = {.least = 0, .most = 1}, .needs = {kRollsOut}}},
   };
 }
 

@@ -214,6 +214,9 @@ struct Recipe {
     int64_t steps = 4;                   ///< in which the student makes a clip
     int64_t teacher_steps = 48;          ///< in which the teacher makes the clips that method ode learns
     int64_t chunk = 0;                   ///< latent frames of its chunks, which see no later ones; 0: clips are whole
+    bool same_exit = true;               ///< all chunks of a step end behind one of its steps
+    int64_t chunk_reach = 0;             ///< as sample.chunk_reach, while the student makes clips
+    double cache_noise = 0;              ///< likewise
     /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
     struct Judge {
       std::set<int64_t> blocks = {2, 8, 14, 19};
@@ -230,6 +233,7 @@ struct Recipe {
     bool consistent() const { return method == "scm" || judges(); }  ///< learns consistency, on angles
     bool matches() const { return method == "dmd"; }                 ///< matches distributions
     bool regresses() const { return method == "ode"; }               ///< learns the ends of the teacher's paths
+    bool rolls_out() const { return matches() && chunk > 0; }        ///< makes clips a chunk at a time
     bool of_noise() const { return matches() || regresses(); }       ///< of the data it has captions and sizes alone
     bool guided() const { return !guidance.empty() && guidance.front() > 1; }
   } distill;

@@ -97,7 +97,7 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
           emit(visit->step, schedules.exchange);
           break;
         }
-        for (int64_t pass = 0, all = before.base * (run.matches() ? run.passes_of(visit->step) : 1); pass < all;
+        for (int64_t pass = 0, all = before.base * (run.matches() ? run.passes_of(visit->step).all() : 1); pass < all;
              ++pass) {
           emit(visit->step, schedules.base);
           if (run.distils() && (pass + 1) % run.teacher_passes == 0) emit(visit->step, schedules.tangent);
