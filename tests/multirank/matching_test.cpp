@@ -319,8 +319,7 @@ std::array<int, 3> cell_colour(size_t clip, int frame, int x, int y) {
 }
 Flags of_three_frames(const TinyRun& run = in_chunks()) {
   const fs::path clips = run.folder() / "clips";
-  if (!fs::exists(clips))
-    write_painted(clips, {"a clip", "a clip", "a clip"}, {12, 32, 32, 8, {}}, cell_colour);
+  if (!fs::exists(clips)) write_painted(clips, {"a clip", "a clip", "a clip"}, {12, 32, 32, 8, {}}, cell_colour);
   return {"--data.path", clips.string(), "--data.frames", "12"};
 }
 Flags path_student(const Flags& more = {}) {
@@ -330,9 +329,23 @@ Flags path_student(const Flags& more = {}) {
     EXPECT_EQ(r.code, 0) << r.output;
     return in_chunks().out("teacher") + "/model";
   }();
-  return of_three_frames() + Flags{"--model.path",       path, "--distill.method",        "ode", "--distill.teacher", path,
-                                   "--distill.steps",    "2",  "--distill.teacher_steps", "4",   "--distill.chunk",   "1",
-                                   "--distill.guidance", "2",  "--train.eps",             kSmoothEps} +
+  return of_three_frames() +
+         Flags{"--model.path",
+               path,
+               "--distill.method",
+               "ode",
+               "--distill.teacher",
+               path,
+               "--distill.steps",
+               "2",
+               "--distill.teacher_steps",
+               "4",
+               "--distill.chunk",
+               "1",
+               "--distill.guidance",
+               "2",
+               "--train.eps",
+               kSmoothEps} +
          more;
 }
 std::vector<nlohmann::json> on_paths(const std::string& name, const Flags& flags, int ranks = 1) {
@@ -343,10 +356,9 @@ std::vector<nlohmann::json> on_paths(const std::string& name, const Flags& flags
 
 const std::vector<const char*> kOfChunks = {"dp_shard=2",
                                             "dp_replicate=3",
-                                            "tp=2",
                                             "pp=2",
                                             "pp=2 --plan.pipeline zero_bubble --train.micro_batch 2",
-                                            "dp_shard=2,tp=2",
+                                            "dp_shard=2,pp=2",
                                             "dp_shard=1 --train.micro_batch 1",
                                             "dp_shard=2 --plan.idle host --plan.parameters device"};
 
@@ -354,12 +366,13 @@ TEST(Paths, AreTheSameOnEveryLayoutAndTakeThePlannedMemory) {
   constexpr int kSteps = 6;
   for (const char* chunk : {"0", "1"}) {
     SCOPED_TRACE(chunk);
-    const Flags flags = path_student(
-        {"--run.steps", std::to_string(kSteps), "--train.global_batch", "4", "--distill.chunk", chunk});
+    const Flags flags =
+        path_student({"--run.steps", std::to_string(kSteps), "--train.global_batch", "4", "--distill.chunk", chunk});
     const auto one = on_paths(std::string("one-") + chunk, flags);
     ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
     expect_planned_peaks(one.back(), "one");
     std::vector<const char*> lines = kOfChunks;
+    lines.insert(lines.end(), {"tp=2", "dp_shard=2,tp=2"});
     if (chunk[0] == '0') lines.insert(lines.end(), {"sp=2", "cp=2"});
     for (const char* line : lines) {
       SCOPED_TRACE(line);
@@ -375,10 +388,11 @@ TEST(Paths, AreTheSameOnEveryLayoutAndTakeThePlannedMemory) {
 TEST(Paths, WhatIsPlannedIsExecuted) {
   for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"tp=2", 2}, {"dp_replicate=1", 1}}) {
     SCOPED_TRACE(mesh);
-    const Flags flags = path_student({"--mesh", mesh, "--run.steps", "2", "--checkpoint.every", "1",
-                                      "--train.global_batch", "3", "--run.out",
-                                      in_chunks().out(std::string("traced-") + mesh)});
-    expect_planned_is_executed(in_chunks(), ranks, flags, {"\n  student ", "\n  teacher ", "8 passes before each step"});
+    const Flags flags =
+        path_student({"--mesh", mesh, "--run.steps", "2", "--checkpoint.every", "1", "--train.global_batch", "3",
+                      "--run.out", in_chunks().out(std::string("traced-") + mesh)});
+    expect_planned_is_executed(in_chunks(), ranks, flags,
+                               {"\n  student ", "\n  teacher ", "8 passes before each step"});
   }
 }
 
@@ -423,8 +437,9 @@ TEST(Paths, AreRefusedWhatTheyDoNotHave) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
   }
-  const Result whole = shared().train(1, "refused", {"--model.path", teacher(), "--distill.method", "ode",
-                                                     "--distill.teacher", teacher(), "--distill.chunk", "1"});
+  const Result whole = shared().train(
+      1, "refused",
+      {"--model.path", teacher(), "--distill.method", "ode", "--distill.teacher", teacher(), "--distill.chunk", "1"});
   EXPECT_EQ(whole.code, 2) << whole.output;
   EXPECT_NE(whole.output.find("distill.chunk"), std::string::npos) << whole.output;
 }
@@ -434,11 +449,10 @@ TEST(Paths, AreRefusedWhatTheyDoNotHave) {
 Flags rolled_out(const Flags& more = {}) {
   path_student();
   const std::string teacher = in_chunks().out("teacher") + "/model";
-  return of_three_frames() + Flags{"--model.path",           teacher, "--distill.method",    "dmd",
-                                   "--distill.teacher",      teacher, "--distill.guidance",  "2",
-                                   "--distill.critic_steps", "2",     "--distill.critic_lr", "5e-4",
-                                   "--distill.steps",        "2",     "--distill.chunk",     "1",
-                                   "--train.eps",            kSmoothEps} +
+  return of_three_frames() +
+         Flags{"--model.path",       teacher, "--distill.method",       "dmd", "--distill.teacher",   teacher,
+               "--distill.guidance", "2",     "--distill.critic_steps", "2",   "--distill.critic_lr", "5e-4",
+               "--distill.steps",    "2",     "--distill.chunk",        "1",   "--train.eps",         kSmoothEps} +
          more;
 }
 
@@ -467,12 +481,13 @@ TEST(Rollouts, AreTheSameOnEveryLayoutAndTakeThePlannedMemory) {
 }
 
 TEST(Rollouts, WhatIsPlannedIsExecuted) {
-  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"tp=2", 2}, {"dp_replicate=1", 1}}) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"dp_replicate=1", 1}}) {
     SCOPED_TRACE(mesh);
     const Flags flags = rolled_out({"--mesh", mesh, "--run.steps", "4", "--checkpoint.every", "2",
                                     "--train.global_batch", "3", "--distill.same_exit", "false", "--run.out",
                                     in_chunks().out(std::string("rolled-traced-") + mesh)});
-    expect_planned_is_executed(in_chunks(), ranks, flags, {"\n  student ", "in 3 chunks", "\n  critic ", "\n  teacher "});
+    expect_planned_is_executed(in_chunks(), ranks, flags,
+                               {"\n  student ", "in 3 chunks", "\n  critic ", "\n  teacher "});
   }
 }
 
@@ -489,7 +504,7 @@ TEST(Rollouts, GoOnToTheBitInEachPhaseAndAlongTheCurveOnAnotherLayout) {
     ASSERT_EQ(same.size(), whole.size());
     for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
     EXPECT_EQ(in_chunks().model(name), in_chunks().model("rolled-whole-run"));
-    expect_same_curve(whole, on_paths(other, flags + Flags{"--run.steps", "6", "--mesh", "tp=2"}, 2), 6);
+    expect_same_curve(whole, on_paths(other, flags + Flags{"--run.steps", "6", "--mesh", "pp=2"}, 2), 6);
   }
   const Result r = in_chunks().train(1, "rolled-parts-3", flags + Flags{"--run.steps", "9", "--distill.chunk", "2"});
   EXPECT_EQ(r.code, 2) << r.output;
@@ -515,8 +530,11 @@ TEST(Rollouts, AreRefusedWhatTheyDoNotHave) {
   const std::pair<Flags, const char*> refused[] = {
       {rolled_out({"--diffusion.chunks", "0,1"}), "diffusion.chunks"},
       {rolled_out({"--mesh", "cp=2"}), "mesh.cp"},
+      {rolled_out({"--mesh", "tp=2"}), "mesh.tp"},
       {rolled_out({"--data.buckets", "12x32x32,8x32x32"}), "distill.chunk"}};
-  const auto planned = [](const Flags& flags) { return in_chunks().tessera(Flags{"plan", in_chunks().recipe()} + flags); };
+  const auto planned = [](const Flags& flags) {
+    return in_chunks().tessera(Flags{"plan", in_chunks().recipe()} + flags);
+  };
   for (const auto& [flags, word] : refused) {
     const Result r = planned(flags);
     EXPECT_EQ(r.code, 2) << r.output;
@@ -617,57 +635,82 @@ config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 48, 
 }
 
 /// Samples in two steps, a chunk after the other, of a student that has learnt the ends of its teacher's paths, and of one that
-/// was then matched on its own chunks. Measured, from the nearest clip: TODO
+/// was then matched on its own chunks. Measured, from the nearest of three clips of one caption: the teacher 18.5 dB with whole
+/// clips in 20 steps and 14.1 dB so; the ends 17.3 dB, then matched 19.4 dB (all of one of the clips), matched on whole clips
+/// 15.9 dB, and by a network that knows nothing 7.9 dB.
 TEST(Rollouts, AStudentOfChunksSaysInTwoStepsWhatItsTeacherSaysInMany) {
   const TinyRun run("chunks-learn", TESSERA_BINARY, R"(preset = "sana-tiny-video"
 config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12, linear_attention_eps = 1 })");
   std::vector<data::Frames> clips;
   for (size_t i = 0; i < 3; ++i)
     clips.push_back(painted({12, 32, 32, 8, {}}, [i](int f, int x, int y) { return cell_colour(i, f, x, y); }));
-  const Flags all = of_three_frames(run) + Flags{"--train.global_batch", "6", "--diffusion.shift", "3"};
-  const auto train = [&](const std::string& name, const Flags& more) {
-    const Result r = run.train(1, name, all + more, 600);
+  const auto train = [&](const std::string& name, int steps, const Flags& more) {
+    const Result r = run.train(
+        1, name,
+        of_three_frames(run) +
+            Flags{"--train.global_batch", "6", "--diffusion.shift", "3", "--run.steps", std::to_string(steps)} + more,
+        600);
     EXPECT_EQ(r.code, 0) << r.output;
     return run.out(name) + "/model";
   };
-  const auto env = [](const char* name, const char* other) { return std::string(std::getenv(name) ? std::getenv(name) : other); };
-  const Flags of_teachers = {"--train.lr", env("TLR", "4e-3"), "--train.schedule", "cosine", "--train.warmup_steps", "50"};
-  const std::string teacher = train("teacher", of_teachers + Flags{"--run.steps", env("TSTEPS", "1500")}),
-                    ignorant = train("ignorant", of_teachers + Flags{"--train.warmup_steps", "0", "--run.steps", "1"});
-  const auto reached = [&](const std::string& name, const std::string& model, int steps, const Flags& more) {
-    Flags flags = {"sample", run.out(name) + "/recipe.toml", "--weights", model, "--prompt", "a clip", "--sample.steps",
-                   std::to_string(steps), "--sample.guidance", "1", "--out", run.out(name) + "/made/"};
+  const auto reached = [&](const std::string& name) {
+    const std::string made = run.out(name) + "/made/";
+    Flags flags = {"sample",
+                   run.out(name) + "/recipe.toml",
+                   "--weights",
+                   run.out(name) + "/model",
+                   "--prompt",
+                   "a clip",
+                   "--out",
+                   made,
+                   "--sample.steps",
+                   "2",
+                   "--sample.chunk",
+                   "1",
+                   "--sample.sampler",
+                   "lcm",
+                   "--sample.guidance",
+                   "1"};
     for (int seed = 0; seed < 6; ++seed) flags.insert(flags.end(), {"--seed", std::to_string(seed)});
-    const Result r = run.tessera(flags + more);
+    const Result r = run.tessera(flags);
     EXPECT_EQ(r.code, 0) << r.output;
     double sum = 0;
     int count = 0;
-    for (const auto& file : fs::directory_iterator(run.out(name) + "/made")) {
+    for (const auto& file : fs::directory_iterator(made)) {
+      const data::Frames clip = data::decode_clip(file.path().string(), {});
       double nearest = 0;
-      for (const data::Frames& clip : clips) nearest = std::max(nearest, data::psnr(data::decode_clip(file.path().string(), {}), clip));
+      for (const data::Frames& own : clips) nearest = std::max(nearest, data::psnr(clip, own));
       sum += nearest, ++count;
     }
     EXPECT_EQ(count, 6) << name;
-    fs::remove_all(run.out(name) + "/made");
-    std::printf("%s: %.2f dB from the nearest clip, in %d steps\n", name.c_str(), sum / count, steps);
+    std::printf("%s: %.2f dB from the nearest clip\n", name.c_str(), sum / count);
     return sum / count;
   };
-  const Flags in_chunks = {"--sample.sampler", "lcm", "--sample.chunk", "1"};
-  reached("teacher", teacher, 20, {});
-  reached("teacher", teacher, 2, {"--sample.sampler", "lcm"});
-  const double before = reached("teacher", teacher, 2, in_chunks);
-  const Flags student = {"--distill.steps", "2", "--distill.chunk", "1", "--distill.guidance", "1", "--train.schedule", "constant"};
-  const auto of_paths = [&](const std::string& name, const std::string& from, const std::string& lr) {
-    return reached(name, train(name, student + Flags{"--model.path", teacher, "--distill.method", "ode", "--distill.teacher", from, "--distill.teacher_steps", "8", "--train.lr", lr, "--run.steps", env("OSTEPS", "300")}), 2, in_chunks);
+  const Flags of_teachers = {"--train.lr", "4e-3", "--train.schedule", "cosine"};
+  const std::string teacher = train("teacher", 1500, of_teachers + Flags{"--train.warmup_steps", "50"}),
+                    ignorant = train("ignorant", 1, of_teachers + Flags{"--train.warmup_steps", "0"});
+  const double before = reached("teacher");
+  const Flags student = {"--distill.steps", "2", "--distill.guidance", "1", "--train.schedule", "constant"};
+  const auto of_paths = [&](const std::string& name, const std::string& from, int steps) {
+    train(name, steps,
+          student + Flags{"--model.path", teacher, "--distill.method", "ode", "--distill.teacher", from,
+                          "--distill.teacher_steps", "8", "--distill.chunk", "1", "--train.lr", "2e-3"});
+    return reached(name);
   };
-  const double ends = of_paths("ends", teacher, env("OLR", "2e-3"));
-  of_paths("ends-mistaught", ignorant, env("OLR", "2e-3"));
-  const auto matched = [&](const std::string& name, const std::string& from, const std::string& lr) {
-    return reached(name, train(name, student + Flags{"--model.path", run.out("ends") + "/model", "--distill.method", "dmd", "--distill.teacher", from, "--distill.critic", teacher, "--distill.critic_steps", "2", "--train.lr", lr, "--train.ema", "0.99", "--run.steps", env("DSTEPS", "600")}), 2, in_chunks);
+  const double ends = of_paths("ends", teacher, 300), other_ends = of_paths("other-ends", ignorant, 100);
+  const auto matched = [&](const std::string& name, const std::string& from, const char* chunk, int steps) {
+    train(name, steps,
+          student + Flags{"--model.path", run.out("ends") + "/model", "--distill.method", "dmd", "--distill.teacher",
+                          from, "--distill.critic", teacher, "--distill.critic_steps", "2", "--distill.chunk", chunk,
+                          "--train.lr", "5e-4", "--train.ema", "0.99"});
+    return reached(name);
   };
-  const double learnt = matched("matched", teacher, env("DLR", "5e-4")), mistaught = matched("mistaught", ignorant, env("DLR", "5e-4"));
-  EXPECT_GT(ends, before + 1);
-  EXPECT_GT(learnt, before + 1);
+  const double learnt = matched("matched", teacher, "1", 600), whole = matched("whole", teacher, "0", 600),
+               mistaught = matched("mistaught", ignorant, "1", 300);
+  EXPECT_GT(ends, before + 1.5);
+  EXPECT_LT(other_ends, before);
+  EXPECT_GT(learnt, ends + 1);
+  EXPECT_GT(learnt, whole + 1.5) << "a student of whole clips does not know what its chunks leave";
   EXPECT_LT(mistaught, before);
 }
 

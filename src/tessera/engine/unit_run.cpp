@@ -331,8 +331,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
     states = sum_states(states.view({samples, -1, sizes[2], sizes[3]}), !shares_heads, *mode_.parallel).view(sizes);
   }
   states = tokens_.read_states(states);
-  if (tokens_.history)
-    states = tokens_.history->read(place_of(site), states, std::ssize(tokens_.offsets) - 1);
+  if (tokens_.history) states = tokens_.history->read(place_of(site), states, std::ssize(tokens_.offsets) - 1);
   return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
 }
 

@@ -35,8 +35,8 @@ struct Experts {
   std::string teacher = {};  ///< weights of a frozen denoiser of the same form, behind those of the list; empty: none
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
   int64_t critic_steps =
-      0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
-  bool regresses = false;    ///< the student learns the ends of the teacher's paths
+      0;                   ///< the list is a student and its critic, which has so many steps after each of its; 0: none
+  bool regresses = false;  ///< the student learns the ends of the teacher's paths
   bool shared_base = false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once
 
   bool several() const { return list.size() > 1; }

@@ -148,8 +148,7 @@ Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, co
                               of(keys, s).sum(1, /*keepdim=*/true)},
                              1));
   Tensor read = tokens_.read_states(at::stack(states));
-  if (tokens_.history)
-    read = tokens_.history->read(prefix_ + std::string(site), read, std::ssize(tokens_.offsets) - 1);
+  if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read, std::ssize(tokens_.offsets) - 1);
   for (size_t s = 0; s + 1 < at.size(); ++s) {
     const int64_t d = read.size(3);
     const Tensor up = at::matmul(of(rotated.q ? *rotated.q : queries, s), read[s].narrow(1, 0, d));  // [heads, n, d]

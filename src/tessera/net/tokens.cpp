@@ -138,8 +138,7 @@ Tensor Tokens::before_first_frames(const std::string& site, const Tensor& like, 
     const int64_t frame = shapes[s][1] * shapes[s][2];
     const auto put = [&](const Tensor& last, int64_t first) {  // of the chunk that begins at this row
       const int64_t from = std::max(first, begin), to = std::min(first + frame, begin + rows);
-      if (from < to)
-        before.slice(0, from - begin, to - begin).copy_(last.slice(0, at + from - first, at + to - first));
+      if (from < to) before.slice(0, from - begin, to - begin).copy_(last.slice(0, at + from - first, at + to - first));
     };
     if (!all) put(history->finished.back().frames.at(site), offsets[s]);
     for (size_t c = 1; all && c < chunks.at(s).size(); ++c)

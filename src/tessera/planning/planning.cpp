@@ -54,12 +54,23 @@ int64_t left_by_chunks(const PlanRequest& request, net::Batch batch, int64_t sam
       request.model->units(), batch, request.model_name,
       {.train = false, .mesh = shares, .compute = request.planner.compute, .attention = request.planner.attention});
   const int64_t chunks = request.run.chunks, own = div_up(request.planner.global_batch, request.mesh.dp_size());
-  int64_t bytes = 0;
-  const auto bytes_of = [](const at::Tensor& t) { return t.numel() * static_cast<int64_t>(t.element_size()); };
-  for (const auto& [site, states] : left.states) bytes += bytes_of(states) / chunks;
-  for (const auto& [site, frames] : left.frames) bytes += bytes_of(frames);
-  const auto blocks = std::ssize(left.states);
-  return (chunks - 1) * div_up(own, samples) * bytes * div_up(blocks, int64_t{request.mesh[Axis::pp]}) / blocks;
+  std::map<std::string, int64_t> by_kind;  // of units, of which those that are alike are measured once
+  for (const auto& unit : request.model->units()) {
+    const plan::UnitSpec spec = unit->spec();
+    int64_t bytes = 0;
+    const auto add = [&](const net::History::Sites& sites, int64_t among) {
+      for (const auto& [site, t] : sites)
+        if (site.starts_with(spec.name + ".")) bytes += t.numel() * static_cast<int64_t>(t.element_size()) / among;
+    };
+    add(left.states, chunks), add(left.frames, 1);
+    by_kind[spec.kind] = std::max(by_kind[spec.kind], bytes);
+  }
+  int64_t bytes = 0, blocks = 0;
+  for (const auto& unit : request.model->units())
+    if (const int64_t of_unit = by_kind.at(unit->spec().kind); of_unit > 0) bytes += of_unit, ++blocks;
+  return blocks == 0
+             ? 0
+             : (chunks - 1) * div_up(own, samples) * bytes * div_up(blocks, int64_t{request.mesh[Axis::pp]}) / blocks;
 }
 
 }  // namespace

@@ -66,8 +66,8 @@ class OfNoise : public ExpertSchedule {
                                                                     const std::vector<int64_t>& begins,
                                                                     const std::vector<double>& sigmas, double weight) {
     const Tensor times = at::tensor(sigmas, at::kDouble) * 1000;
-    auto made = std::make_shared<diffusion::TrainingSample>(
-        *with(sample, x, times.mean().item<double>(), target, weight));
+    auto made =
+        std::make_shared<diffusion::TrainingSample>(*with(sample, x, times.mean().item<double>(), target, weight));
     for (const double sigma : sigmas) made->frame_weights.push_back(sigma * sigma);
     made->input.extra["chunks"] = at::tensor(begins, at::kLong);
     if (sigmas.size() > 1) made->input.extra["t"] = times;
@@ -103,8 +103,7 @@ class OfNoise : public ExpertSchedule {
     Clips clips;
     for (int64_t micro = 0; micro < plan().accumulation(); ++micro) {
       net::Batch batch = packer.inputs(static_cast<int>(micro));
-      if (network == kStudent && !histories_.empty())
-        batch.tokens.history = histories_[static_cast<size_t>(micro)];
+      if (network == kStudent && !histories_.empty()) batch.tokens.history = histories_[static_cast<size_t>(micro)];
       const Tensor rows =
           engine.forward(programs_.base, {batch}, step, /*without_adapters=*/network == teacher_)[0].to(at::kFloat);
       const engine::Meter::Scope host(engine::Part::host);
@@ -149,7 +148,8 @@ class OfNoise : public ExpertSchedule {
   const size_t teacher_;
   int64_t step_ = 0;                 // of the run
   diffusion::TrainingSamples made_;  // of the pass
-  std::vector<std::shared_ptr<net::History>> histories_;  // by micro-batch, of a student's chunks; none where clips are whole
+  std::vector<std::shared_ptr<net::History>>
+      histories_;  // by micro-batch, of a student's chunks; none where clips are whole
 };
 
 class Matching final : public OfNoise {
@@ -207,9 +207,8 @@ class Matching final : public OfNoise {
 
   /// Backward simulation: the student's sampler up to the step that was drawn.
   Rollout made_part(const diffusion::TrainingSamples& samples, const Part& part, engine::Engine& engine) {
-    const int64_t steps = distill().steps,
-                  last = diffusion::drawn_exit(static_cast<uint64_t>(now_->run.seed), step_, steps,
-                                               distill().same_exit ? 0 : part.chunk);
+    const int64_t steps = distill().steps, last = diffusion::drawn_exit(static_cast<uint64_t>(now_->run.seed), step_,
+                                                                        steps, distill().same_exit ? 0 : part.chunk);
     const std::vector<double> sigmas = diffusion::plain_schedule(static_cast<int>(steps), now_->diffusion.shift).sigmas;
     Rollout exit;
     double sigma = 0;

@@ -178,8 +178,7 @@ class ChunkCase {
     history->of_all = true;
     net::Sample all = chunk_sample(at::cat(ends, 1), 0, 0, 0);
     all.extra["chunks"] = whole_numbers({bounds.begin(), bounds.end() - 1}), all.extra["t"] = times;
-    const Tensor by_frame = sigmas.view({1, -1, 1, 1}),
-                 end = all.x - by_frame * network_.forward({all})[0].prediction,
+    const Tensor by_frame = sigmas.view({1, -1, 1, 1}), end = all.x - by_frame * network_.forward({all})[0].prediction,
                  at = ((end - target[0]) * by_frame * (-2.0 / static_cast<double>(target.numel()))).to(at::kFloat);
     const GradientsByName gradients = network_.backward({all}, {{at}}).parameters;
     history->of_all = false;
