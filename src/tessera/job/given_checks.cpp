@@ -105,7 +105,7 @@ void check_chunks(const recipe::Recipe& recipe, const net::Conditions& takes) {
   const recipe::Recipe::Diffusion& keys = recipe.diffusion;
   if (recipe.distill.chunk > 0 && !takes.chunks_in_time)
     refuse("distill.chunk", recipe, "the model takes one timestep for a clip, and its frames see all others",
-           "leave it out, or distil a model that takes a timestep for each frame, as SANA-Video");
+           "leave it out, or distil a model that takes a timestep for each frame (docs/long-clips.md)");
   const diffusion::ChunkDraws draws = chunk_draws(keys);
   if (!draws.on()) return;
   const char* key = draws.starts.empty() ? "diffusion.first_frame_noise" : "diffusion.chunks";
