@@ -190,5 +190,24 @@ TEST_F(Distillation, SigmasAreTheNearestOfTheTable) {
   for (const double t : {1000.0, 960.0, 500.0, 20.0}) EXPECT_LE(std::abs(1000 * nearest_sigma(sigmas, t) - t), 4) << t;
 }
 
+TEST(PathRegression, HasTheGradientOfTheErrorAtTheEnds) {
+  at::manual_seed(5);
+  const auto drawn = [] { return at::randn({2, 5, 2, 3}, at::kDouble); };
+  const std::vector<Tensor> path = {drawn(), drawn(), drawn()};
+  const std::vector<double> sigmas = {1, 0.8, 0};
+  // Chunks of 2, 1 and 2 frames, of which the second is at its end.
+  const PathRegression found = path_regression(path, sigmas, {0, 2, 3}, {1, 2, 0});
+  const Tensor u = drawn().requires_grad_();
+  const Tensor sigma = at::tensor({0.8, 0.8, 0.0, 1.0, 1.0}, at::kDouble).view({1, 5, 1, 1});
+  const Tensor end = found.x - sigma * u, counted = at::tensor({0, 1, 3, 4}, at::kLong);
+  (end - path[2]).index_select(1, counted).square().mean().backward();
+  const Tensor ours = found.share * 2 * sigma.square() * (u - found.target) / u.numel();
+  EXPECT_LT((ours - u.grad()).abs().max().item<double>(), 1e-14);
+  EXPECT_TRUE(at::equal(found.x.narrow(1, 0, 2), path[1].narrow(1, 0, 2)));
+  EXPECT_TRUE(at::equal(found.x.narrow(1, 2, 1), path[2].narrow(1, 2, 1)));
+  EXPECT_EQ(found.sigmas, (std::vector<double>{0.8, 0.8, 0, 1, 1}));
+  EXPECT_EQ(path_regression(path, sigmas, {0}, {2}).share, 0) << "nothing to learn";
+}
+
 }  // namespace
 }  // namespace tessera::diffusion

@@ -364,6 +364,11 @@ const std::map<std::string, std::string>& elsewhere() {
       {"distill.critic_mode", "matching_test"},
       {"distill.critic_lr", "matching_test"},
       {"distill.steps", "matching_test"},
+      {"distill.teacher_steps", "matching_test"},
+      {"distill.chunk", "matching_test"},
+      {"distill.same_exit", "matching_test"},
+      {"distill.chunk_reach", "matching_test"},
+      {"distill.cache_noise", "matching_test"},
   };
   return all;
 }

@@ -160,7 +160,7 @@ std::vector<Sizes> read_of(const net::Batch& batch) {
     for (const auto& entry : list) all.emplace_back(entry.begin(), entry.end());
   };
   const auto space = [&](const net::Space& s) {
-    all.push_back(s.offsets), rows(s.shapes), rows(s.ranges);
+    all.push_back(s.offsets), rows(s.shapes), rows(s.ranges), rows(s.chunks);
     for (const ops::RowRun& run : s.rows.runs) all.push_back({run.row, run.begin, run.end});
     tensor(s.rows.of_token), tensor(s.cos), tensor(s.sin);
     all.push_back({s.begin, s.end});
@@ -178,9 +178,11 @@ std::vector<Sizes> read_of(const net::Batch& batch) {
 
 /// Hundreds of clips are measured without packing them.
 TEST(BatchOfAlike, IsThatOfThePackedSamplesAndHoldsNoneOfThem) {
-  for (const auto& [preset, frames] : {std::pair("wan-tiny", 3), {"wan-s2v-demo", 3}, {"sana-tiny", 1}}) {
+  for (const auto& [preset, frames] :
+       {std::pair("wan-tiny", 3), {"wan-s2v-demo", 3}, {"sana-tiny", 1}, {"sana-tiny-video", 3}}) {
     const auto model = models::make_denoiser({.preset = preset});
-    const net::Sample blank = model->blank({model->in_channels(), frames, 8, 12});
+    net::Sample blank = model->blank({model->in_channels(), frames, 8, 12});
+    if (model->conditions().chunks_in_time) blank.extra["chunks"] = at::tensor(std::vector<int64_t>{0, 2}, at::kLong);
     for (const int64_t count : {1, 2, 3, 7}) {
       const net::Batch batch = batch_of_alike(*model, blank, count);
       EXPECT_EQ(read_of(batch), read_of(model->pack(std::vector<net::Sample>(static_cast<size_t>(count), blank))))

@@ -1,6 +1,7 @@
 // The denoising of a prompt with predictions that the test makes: what each key of [sample] does to the latent.
 #include <gtest/gtest.h>
 
+#include <array>
 #include "tessera/base/random.h"
 #include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
@@ -236,6 +237,51 @@ TEST_F(Chunks, AreReadWithNoiseByThoseBehindThemAlone) {
                    noisy = sampled(6, {{"sample.chunk", "2"}, {"sample.cache_noise", "0.1"}});
   EXPECT_TRUE(at::equal(noisy.slice(1, 0, 2), clean.slice(1, 0, 2)));
   EXPECT_GT(apart(noisy.slice(1, 2), clean.slice(1, 2)), 1e-3);
+}
+
+/// As a student trains on its own chunks: in one pass, which says what a pass for each chunk says.
+TEST_F(Chunks, AreReadAsTheyWereFinishedByAPassOverAllOfThem) {
+  const std::vector<int64_t> bounds = net::chunk_bounds(7, 2);
+  const auto drawn = [&] { return at::randn({job_.model->in_channels(), 7, 4, 4}); };
+  const std::array<at::Tensor, 2> noisy = {drawn(), drawn()}, clean = {drawn(), drawn()};
+  const auto run = [&](const std::vector<net::Sample>& samples, const std::shared_ptr<net::History>& history) {
+    net::Batch batch = job_.model->pack(samples);
+    batch.tokens.history = history;
+    return job_.model->unpack(net::run_plain(job_.model->units(), weights_, batch), batch);
+  };
+  for (const int64_t reach : {0, 1}) {
+    const auto history = std::make_shared<net::History>();
+    history->reach = reach;
+    std::vector<at::Tensor> chunks;
+    for (size_t c = 0; c + 1 < bounds.size(); ++c) {
+      const auto part = [&](const at::Tensor& of, double t) {
+        net::Sample sample{.x = of.slice(1, bounds[c], bounds[c + 1]).contiguous(), .t = t, .context = text_};
+        sample.extra["first_frame"] = at::tensor({bounds[c]}, at::kLong);
+        return sample;
+      };
+      const double t = 500 + 100 * static_cast<double>(c);
+      chunks.push_back(at::stack(run({part(noisy[0], t), part(noisy[1], t)}, history)));
+      net::History::Left left;
+      history->storing = &left;
+      run({part(clean[0], 0), part(clean[1], 0)}, history);
+      history->storing = nullptr;
+      if (c + 2 < bounds.size()) history->finished.push_back(left);
+    }
+    std::vector<net::Sample> whole;
+    for (const at::Tensor& x : noisy) {
+      net::Sample sample{.x = x, .context = text_};
+      sample.extra["chunks"] = at::tensor(std::vector<int64_t>(bounds.begin(), bounds.end() - 1), at::kLong);
+      const at::Tensor t = at::empty({7}, at::kDouble);
+      for (size_t c = 0; c + 1 < bounds.size(); ++c)
+        t.slice(0, bounds[c], bounds[c + 1]).fill_(500 + 100 * static_cast<double>(c));
+      sample.extra["t"] = t;
+      whole.push_back(sample);
+    }
+    history->of_all = true;
+    const at::Tensor made = at::cat(chunks, 2);
+    EXPECT_LE(apart(at::stack(run(whole, history)), made), 2e-5) << reach;
+    EXPECT_GT(apart(at::stack(run(whole, nullptr)), made), 1e-3) << "as they are, with noise";
+  }
 }
 
 TEST_F(Chunks, TakeTheNoiseOfTheWholeClip) {

@@ -341,10 +341,29 @@ double nearest_sigma(const std::vector<double>& sigmas, double t) {
   return nearest;
 }
 
-int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps) {
+int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps, int64_t chunk) {
   constexpr uint64_t kNoPlace = ~uint64_t{0};  // no sample has it
   const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), kNoPlace);
-  return static_cast<int64_t>(key.below(0, static_cast<uint64_t>(steps)));
+  return static_cast<int64_t>(key.below(static_cast<uint64_t>(chunk), static_cast<uint64_t>(steps)));
+}
+
+PathRegression path_regression(const std::vector<Tensor>& path, const std::vector<double>& sigmas,
+                               const std::vector<int64_t>& begins, const std::vector<int64_t>& picks) {
+  const Tensor& clean = path.back();
+  const int64_t frames = clean.size(1);
+  PathRegression result{at::empty_like(clean), at::zeros_like(clean), {}, 0};
+  int64_t counted = 0;
+  for (size_t c = 0; c < begins.size(); ++c) {
+    const int64_t first = begins[c], count = (c + 1 < begins.size() ? begins[c + 1] : frames) - first;
+    const auto part = [&](const Tensor& of) { return of.narrow(1, first, count); };
+    const auto pick = static_cast<size_t>(picks.at(c));
+    const double sigma = sigmas.at(pick);
+    part(result.x).copy_(part(path.at(pick)));
+    if (sigma > 0) part(result.target).copy_((part(path[pick]) - part(clean)) / sigma), counted += count;
+    result.sigmas.insert(result.sigmas.end(), static_cast<size_t>(count), sigma);
+  }
+  if (counted > 0) result.share = static_cast<double>(frames) / static_cast<double>(counted);
+  return result;
 }
 
 MatchingLoss matching_loss(const Tensor& x, const Tensor& fake, const Tensor& real, const Tensor& mask) {

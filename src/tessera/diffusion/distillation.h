@@ -164,9 +164,9 @@ std::vector<double> shifted_sigmas(double shift);
 /// The one whose timestep, 1000 sigma, is nearest to t.
 double nearest_sigma(const std::vector<double>& sigmas, double t);
 
-/// The step of a student's `steps` behind which the clip of a training step is taken, from 0: the same for all of it, as all
-/// ranks run it together.
-int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps);
+/// The step of a student's `steps` behind which the clip of a training step is taken, or a chunk of all clips, from 0: the same
+/// for all of it, as all ranks run it together.
+int64_t drawn_exit(uint64_t seed, int64_t step, int64_t steps, int64_t chunk = 0);
 
 /// 0.5 mean (x - stopped(x - d))^2, d = (fake - real) / mean|x - real|, over the values whose mask is 1.
 struct MatchingLoss {
@@ -176,5 +176,19 @@ struct MatchingLoss {
 };
 /// `fake`, `real`: x0 as the two scores say. `mask`: of x's shape; undefined: all of it counts.
 MatchingLoss matching_loss(const at::Tensor& x, const at::Tensor& fake, const at::Tensor& real, const at::Tensor& mask);
+
+// Regression on paths from noise to clips.
+
+/// mean (x_t - sigma u - x_0)^2 over the frames whose sigma is not 0, as an error of the prediction u: in it each frame's
+/// (u - target)^2 counts by sigma^2.
+struct PathRegression {
+  at::Tensor x, target;        ///< [C, F, H, W]
+  std::vector<double> sigmas;  ///< of each frame
+  double share = 0;            ///< of the sample's mean over all frames
+};
+/// `path`: the states at `sigmas`, from noise to the clip x_0 itself, whose sigma is 0. `begins`: frames at which chunks begin,
+/// 0 first; `picks`: the state that each has.
+PathRegression path_regression(const std::vector<at::Tensor>& path, const std::vector<double>& sigmas,
+                               const std::vector<int64_t>& begins, const std::vector<int64_t>& picks);
 
 }  // namespace tessera::diffusion

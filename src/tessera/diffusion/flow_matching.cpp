@@ -45,7 +45,9 @@ net::Batch FlowMatching::batch(int micro) {
   Micro& m = micros_[micro];
   m.first = slice.first - first_sample();
   const auto begin = pass_.places.begin() + m.first;
-  return pack({begin, begin + slice.count}, m);
+  net::Batch batch = pack({begin, begin + slice.count}, m);
+  if (pass_.histories) batch.tokens.history = pass_.histories->at(static_cast<size_t>(micro));
+  return batch;
 }
 
 net::Batch FlowMatching::inputs(int micro) const {

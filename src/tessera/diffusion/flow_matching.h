@@ -43,6 +43,8 @@ struct PassData {
   const std::map<int64_t, at::Tensor>* targets = nullptr;
   /// By position, what a student has learned of a sample; null: no student's.
   const std::map<int64_t, Learned>* learned = nullptr;
+  /// By micro-batch, what chunks of its clips have left; null: nothing.
+  const std::vector<std::shared_ptr<net::History>>* histories = nullptr;
   bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 

@@ -359,6 +359,7 @@ class Growth {
     grow(space.offsets, one.offsets), grow(space.shapes, one.shapes), grow(space.ranges, one.ranges);
     grow(space.rows.runs, one.rows.runs), grow(space.rows.of_token, one.rows.of_token);
     grow(space.cos, one.cos), grow(space.sin, one.sin);
+    if (!space.chunks.empty()) space.chunks.resize(space.chunks.size() + static_cast<size_t>(more_), one.chunks.at(0));
   }
 
   const int64_t more_;

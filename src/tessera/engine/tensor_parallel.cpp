@@ -268,12 +268,12 @@ Tensor tap_table(const Reach& reach, const net::Tokens& tokens, int index, const
     const auto [frames, height, width] = space.shapes[sample];
     const int64_t at = row - space.offsets[sample];
     const std::array<int64_t, 3> place = {at / (height * width), at / width % height, at % width};
-    const int64_t end = space.chunk_end(sample, place[0]);
+    const int64_t begin = tokens.first_neighbour(sample, place[0]), end = space.chunk_of(sample, place[0])[1];
     for (int64_t t = 0; t < taps; ++t) {
       const int64_t f = place[0] + t / (kernel[1] * kernel[2]) - kernel[0] / 2,
                     h = place[1] + t / kernel[2] % kernel[1] - kernel[1] / 2,
                     w = place[2] + t % kernel[2] - kernel[2] / 2;
-      const bool inside = f >= 0 && f < end && h >= 0 && h < height && w >= 0 && w < width;
+      const bool inside = f >= begin && f < end && h >= 0 && h < height && w >= 0 && w < width;
       to[t * rows + r] =
           inside ? static_cast<int32_t>(space.offsets[sample] + (f * height + h) * width + w - first) : -1;
     }

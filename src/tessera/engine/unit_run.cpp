@@ -331,7 +331,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
     states = sum_states(states.view({samples, -1, sizes[2], sizes[3]}), !shares_heads, *mode_.parallel).view(sizes);
   }
   states = tokens_.read_states(states);
-  if (tokens_.history) states = tokens_.history->read(place_of(site), states);
+  if (tokens_.history) states = tokens_.history->read(place_of(site), states, std::ssize(tokens_.offsets) - 1);
   return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
 }
 
@@ -361,7 +361,7 @@ Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::C
   return tokens_.history && how.kernel[0] > 1 ? behind_history(site, x, y, how) : y;
 }
 
-/// The neighbours of x with the last frame of the chunk before; stores that of this one, of which every rank has all rows.
+/// The neighbours of x with the last frames of the chunks before; stores that of this one, of which every rank has all rows.
 Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, const Tensor& y, const net::Conv& how) {
   check_internal(how.kernel == std::array<int64_t, 3>({3, 1, 1}), "engine.context",
                  "a chunk reads one frame of the chunk before, and its neighbours in time alone");
@@ -369,12 +369,11 @@ Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, cons
   if (history.storing) {
     const Tensor own = x.detach();
     const Tensor all = mode_.parallel && tokens_.cut() ? mode_.parallel->gather_tokens(own, tokens_.total()) : own;
-    if (!x.is_meta()) history.storing->frames[place_of(site)] = tokens_.last_frames(all).clone();
+    history.store_frames(place_of(site), tokens_.last_frames(all));
   }
-  if (x.is_meta()) return y;  // measured, which asks for sizes and messages alone
-  const Tensor last = history.last(place_of(site));
-  if (!last.defined()) return y;
-  const Tensor before = tokens_.before_first_frames(last, x.size(0)).to(y.scalar_type());
+  const Tensor rows = tokens_.before_first_frames(place_of(site), x, x.size(0));
+  if (!rows.defined()) return y;
+  const Tensor before = rows.to(y.scalar_type());
   return (y.view({x.size(0), x.size(1), 3}) + at::constant_pad_nd(before.unsqueeze(2), {0, 2})).view(y.sizes());
 }
 

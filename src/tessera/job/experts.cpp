@@ -142,7 +142,7 @@ Experts find_experts(const recipe::Recipe& recipe) {
                     "leave experts.train out, or set experts.router = \"gate\"");
   if (experts.list.empty()) experts.list = {{"", recipe.model.path, ""}};
   if (!recipe.distill.on()) return experts;
-  experts.teacher = recipe.distill.teacher;
+  experts.teacher = recipe.distill.teacher, experts.regresses = recipe.distill.regresses();
   if (!recipe.distill.matches()) return experts;
   const std::string& critic = recipe.distill.critic;
   experts.list = {{"student", recipe.model.path, "student"},

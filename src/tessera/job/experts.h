@@ -36,7 +36,8 @@ struct Experts {
   bool own_teacher = false;  ///< it has other sizes, and is none of the store's (Job::teacher)
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
   int64_t critic_steps =
-      0;  ///< the list is a student and its critic, which has so many steps after each of its; 0: none
+      0;                   ///< the list is a student and its critic, which has so many steps after each of its; 0: none
+  bool regresses = false;  ///< the student learns the ends of the teacher's paths
   bool shared_base =
       false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once; a teacher
               ///< of other sizes beside it
@@ -44,6 +45,7 @@ struct Experts {
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
   bool critic() const { return critic_steps > 0; }
+  bool of_noise() const { return critic() || regresses; }  ///< the student's clips begin there, not in the data
   /// That the trained model consists of; a critic stays in checkpoints.
   size_t models() const { return critic() ? 1 : list.size(); }
   /// Networks of a plan that are never trained.

@@ -103,6 +103,9 @@ void check_drawn(const recipe::Recipe& recipe, const net::Conditions& takes) {
 /// Chunks with timesteps of their own are drawn from the whole of one distribution.
 void check_chunks(const recipe::Recipe& recipe, const net::Conditions& takes) {
   const recipe::Recipe::Diffusion& keys = recipe.diffusion;
+  if (recipe.distill.chunk > 0 && !takes.chunks_in_time)
+    refuse("distill.chunk", recipe, "the model takes one timestep for a clip, and its frames see all others",
+           "leave it out, or distil a model that takes a timestep for each frame (docs/long-clips.md)");
   const diffusion::ChunkDraws draws = chunk_draws(keys);
   if (!draws.on()) return;
   const char* key = draws.starts.empty() ? "diffusion.first_frame_noise" : "diffusion.chunks";
@@ -199,8 +202,14 @@ net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& mode
   const net::Conditions takes = model.conditions();
   whole[1] += takes.always_reference ? takes.references : std::min(recipe.data.references, takes.references);
   net::Sample sample = model.blank(whole);
-  if (takes.chunks_in_time && chunk_draws(recipe.diffusion).on() && whole[1] > 1)
+  const bool in_chunks = recipe.distill.chunk > 0;
+  if (takes.chunks_in_time && (in_chunks || chunk_draws(recipe.diffusion).on()) && whole[1] > 1)
     sample.extra["t"] = at::zeros({whole[1]}, at::kDouble);
+  if (takes.chunks_in_time && in_chunks) {
+    std::vector<int64_t> begins = net::chunk_bounds(whole[1], recipe.distill.chunk);
+    begins.pop_back();
+    sample.extra["chunks"] = at::tensor(begins, at::kLong);
+  }
   if (!diffusion::reads_beside(model.conditions())) return sample;
   const std::vector<int64_t> given = most_parted(recipe, latent[1]);
   if (given.empty()) return sample;

@@ -355,7 +355,7 @@ std::set<std::string> parameters_of(const net::Denoiser& form) {
 
 /// The form that a student's file has: its own, or its teacher's, of which it begins. Null: its own.
 std::unique_ptr<net::Denoiser> form_of_file(const Job& job, const std::string& path) {
-  const bool other = !job.experts.teacher.empty() && !job.experts.critic();
+  const bool other = !job.experts.teacher.empty() && !job.experts.of_noise();
   std::unique_ptr<net::Denoiser> teacher = other ? job.model->teacher_form() : nullptr;
   if (!teacher) return nullptr;
   const std::set<std::string> lacks = parameters_of(*teacher), all = parameters_of(*job.model);
@@ -401,16 +401,17 @@ void check_matched(const net::Denoiser& model, const std::string& name) {
   for (const auto& [there, what] : beside)
     if (there)
       throw UserError(Exit::usage, "distill.method",
-                      name + " is a model with " + what + ", and \"dmd\" matches clips of text alone",
+                      name + " is a model with " + what + ", and \"" + (critic ? "dmd" : "ode") +
+                          "\" makes clips of text alone",
                       "distil a model of text to clips or pictures, or leave distill.method out");
 }
 
 }  // namespace
 
 void check_trainable(const Job& job) {
-  if (job.experts.critic()) check_matched(*job.model, job.name);
-  if (job.teacher) check_matched(*job.teacher, job.experts.teacher);
-  if (!job.experts.teacher.empty() && !job.experts.critic()) {
+  if (job.experts.of_noise()) check_matched(*job.model, job.name, job.experts.critic());
+  if (job.teacher) check_matched(*job.teacher, job.experts.teacher, job.experts.critic());
+  if (!job.experts.teacher.empty() && !job.experts.of_noise()) {
     if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
     throw UserError(
         Exit::usage, "distill.method",
@@ -443,7 +444,7 @@ namespace {
 
 /// The student's sizes and timesteps are its teacher's, so far as its tensors and a config.json say them.
 void check_teacher(const recipe::Recipe& recipe, const Job& job) {
-  const std::unique_ptr<net::Denoiser> other = job.experts.critic() ? nullptr : job.model->teacher_form();
+  const std::unique_ptr<net::Denoiser> other = job.experts.of_noise() ? nullptr : job.model->teacher_form();
   const net::Denoiser* form = other ? other.get() : job.model.get();
   if (recipe.distill.consistent() && recipe.distill.logvar && job.model->numbers_beside() == 0)
     throw UserError(Exit::usage, "distill.logvar",
@@ -545,7 +546,7 @@ void load_teacher(const Job& job, engine::Store& store) {
   const engine::Fill none = [](const plan::ParamSpec&, int64_t, int64_t count, float* out) {
     std::fill_n(out, count, 0.0F);  // what its student is told beside its own inputs adds nothing
   };
-  const std::unique_ptr<net::Denoiser> other = job.experts.critic() ? nullptr : job.model->teacher_form();
+  const std::unique_ptr<net::Denoiser> other = job.experts.of_noise() ? nullptr : job.model->teacher_form();
   load_form(job.experts.teacher, other ? *other : *job.model, store, none, nullptr);
 }
 

@@ -148,7 +148,7 @@ Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, co
                               of(keys, s).sum(1, /*keepdim=*/true)},
                              1));
   Tensor read = tokens_.read_states(at::stack(states));
-  if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read);
+  if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read, std::ssize(tokens_.offsets) - 1);
   for (size_t s = 0; s + 1 < at.size(); ++s) {
     const int64_t d = read.size(3);
     const Tensor up = at::matmul(of(rotated.q ? *rotated.q : queries, s), read[s].narrow(1, 0, d));  // [heads, n, d]
@@ -181,24 +181,25 @@ Tensor PlainContext::unfold(std::string_view site, const Tensor& x, const Conv& 
   const auto& k = how.kernel;
   const std::string place = prefix_ + std::string(site);
   const bool in_time = tokens_.history && k[0] > 1;
-  const Tensor last = in_time ? tokens_.history->last(place) : Tensor();  // of the chunk before, k[0] = 3
-  if (in_time && tokens_.history->storing) tokens_.history->storing->frames[place] = tokens_.last_frames(x).detach();
+  const Tensor before =  // of the frame before a chunk, k[0] = 3
+      in_time ? tokens_.before_first_frames(place, x, x.size(0)) : Tensor();
+  if (in_time && tokens_.history->storing) tokens_.history->store_frames(place, tokens_.last_frames(x).detach());
   std::vector<Tensor> rows;
-  int64_t at = 0;
   for (size_t s = 0; s + 1 < space.offsets.size(); ++s) {
     const int64_t h = space.shapes.at(s)[1], w = space.shapes[s][2], f = space.shapes[s][0];
     const Tensor grid = x.slice(0, space.offsets[s], space.offsets[s + 1]).view({f, h, w, -1});
     for (int64_t first = 0, end = 0; first < f; first = end) {  // chunk by chunk: zeros behind each
-      end = space.chunk_end(s, first);
-      const int64_t left = std::min(first, k[0] / 2);
+      end = space.chunk_of(s, first)[1];
+      const int64_t left = std::min(first - tokens_.first_neighbour(s, first), k[0] / 2);
       Tensor chunk = at::constant_pad_nd(grid.slice(0, first - left, end),
                                          {0, 0, k[2] / 2, k[2] / 2, k[1] / 2, k[1] / 2, k[0] / 2 - left, k[0] / 2});
-      if (first == 0 && last.defined())
-        chunk = at::cat({last.slice(0, at, at + h * w).view({1, h, w, -1}), chunk.slice(0, 1)});
+      if (left == 0 && before.defined()) {
+        const int64_t row = space.offsets[s] + first * h * w;
+        chunk = at::cat({before.slice(0, row, row + h * w).view({1, h, w, -1}), chunk.slice(0, 1)});
+      }
       rows.push_back(
           chunk.unfold(0, k[0], 1).unfold(1, k[1], 1).unfold(2, k[2], 1).reshape({(end - first) * h * w, -1}));
     }
-    at += h * w;
   }
   return at::cat(rows);
 }

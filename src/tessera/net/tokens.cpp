@@ -1,20 +1,44 @@
 #include "tessera/net/tokens.h"
 
+#include <iterator>
+
 #include "tessera/base/check.h"
 
 namespace tessera::net {
 
-Tensor History::read(const std::string& site, const Tensor& own) const {
+namespace {
+
+/// Nothing but the size of x, which is measured.
+Tensor size_of(const Tensor& x) { return at::empty({1}, x.options()).expand(x.sizes()); }
+
+/// A pass that is measured leaves nothing, unless it asks what all chunks will.
+bool stores(const History& history, const Tensor& x) { return history.storing && (history.of_all || !x.is_meta()); }
+
+}  // namespace
+
+Tensor History::read(const std::string& site, const Tensor& own, int64_t samples) const {
+  if (stores(*this, own)) storing->states[site] = own.is_meta() ? size_of(own) : own.detach();
+  if (of_all) return read_of_all(site, own, samples);
   if (own.is_meta()) return own;  // measured, which asks for sizes alone
-  if (storing) storing->states[site] = own.detach();
   Tensor sum = own;
   const size_t count = finished.size(), all = reach > 0 ? std::min(count, static_cast<size_t>(reach)) : count;
   for (size_t i = count - all; i < count; ++i) sum = sum + finished[i].states.at(site);
   return sum;
 }
 
-Tensor History::last(const std::string& site) const {
-  return finished.empty() ? Tensor() : finished.back().frames.at(site);
+Tensor History::read_of_all(const std::string& site, const Tensor& own, int64_t samples) const {
+  const int64_t chunks = own.size(0) / samples;
+  check_internal(chunks * samples == own.size(0), "net.tokens", "samples of a micro-batch differ in their chunks");
+  const Tensor before = at::zeros_like(own);
+  for (int64_t chunk = 1; chunk < chunks && !own.is_meta(); ++chunk)
+    for (int64_t from = reach > 0 ? std::max<int64_t>(0, chunk - reach) : 0; from < chunk; ++from)
+      for (int64_t s = 0; s < samples; ++s)
+        before[s * chunks + chunk].add_(finished.at(static_cast<size_t>(from)).states.at(site)[s]);
+  return own + before;
+}
+
+void History::store_frames(const std::string& site, const Tensor& rows) const {
+  if (stores(*this, rows)) storing->frames[site] = rows.is_meta() ? size_of(rows) : rows;
 }
 
 void History::finish(Left left) {
@@ -35,11 +59,11 @@ std::vector<int64_t> chunk_bounds(int64_t frames, int64_t base) {
   return bounds;
 }
 
-int64_t Space::chunk_end(size_t sample, int64_t frame) const {
+std::array<int64_t, 2> Space::chunk_of(size_t sample, int64_t frame) const {
   const int64_t frames = shapes[sample][0];
-  if (chunks.empty()) return frames;
+  if (chunks.empty()) return {0, frames};
   const auto next = std::ranges::upper_bound(chunks[sample], frame);
-  return next == chunks[sample].end() ? frames : *next;
+  return {*std::prev(next), next == chunks[sample].end() ? frames : *next};
 }
 
 std::vector<int64_t> Space::local_offsets(int64_t first, int64_t last) const {
@@ -104,21 +128,28 @@ Tensor Tokens::last_frames(const Tensor& x) const {
   return at::cat(rows);
 }
 
-Tensor Tokens::before_first_frames(const Tensor& last, int64_t rows) const {
-  const Tensor before = at::zeros({rows, last.size(1)}, last.options());
+Tensor Tokens::before_first_frames(const std::string& site, const Tensor& like, int64_t rows) const {
+  const bool all = history->of_all;
+  if (!all && (like.is_meta() || history->finished.empty())) return {};  // measured by sizes and messages alone
+  const Tensor before = at::zeros({rows, like.size(1)}, like.options());
+  if (like.is_meta()) return before;
   int64_t at = 0;
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t frame = shapes[s][1] * shapes[s][2];
-    const int64_t from = std::max(offsets[s], begin), to = std::min(offsets[s] + frame, begin + rows);
-    if (from < to)
-      before.slice(0, from - begin, to - begin).copy_(last.slice(0, at + from - offsets[s], at + to - offsets[s]));
+    const auto put = [&](const Tensor& last, int64_t first) {  // of the chunk that begins at this row
+      const int64_t from = std::max(first, begin), to = std::min(first + frame, begin + rows);
+      if (from < to) before.slice(0, from - begin, to - begin).copy_(last.slice(0, at + from - first, at + to - first));
+    };
+    if (!all) put(history->finished.back().frames.at(site), offsets[s]);
+    for (size_t c = 1; all && c < chunks.at(s).size(); ++c)
+      put(history->finished.at(c - 1).frames.at(site), offsets[s] + chunks[s][c] * frame);
     at += frame;
   }
   return before;
 }
 
 Tensor Tokens::read_states(const Tensor& states) const {
-  if (chunks.empty()) return states;
+  if (chunks.empty() || (history && history->of_all)) return states;
   const int64_t reach = history ? history->reach : 0;
   const Tensor read = at::zeros({states.size(0), states.size(0)}, states.options());  // 1: row i reads state j
   int64_t first = 0;

@@ -28,7 +28,8 @@ using plan::TokenRange;
 // [Note: chunks in time] A clip may be made a chunk of frames at a time. Linear attention then reads a token's own chunk
 // and those before it, whose keys and values are a state of constant size, and a convolution over frames reads the last
 // frames before a chunk and none behind its end. Either all chunks are here (Space::chunks), or one of them, beside what
-// the finished ones have left (Tokens::history).
+// the finished ones have left (Tokens::history), or all of them are, and each reads what those before it have left when they
+// were finished (History::of_all): so a clip that was made a chunk at a time trains in one pass.
 
 /// What the finished chunks of a micro-batch's clips have left on this rank, by unit and site: states of linear
 /// attentions, and last frames of what is convolved over time. Nothing of it has a gradient.
@@ -39,16 +40,20 @@ struct History {
   };
   std::vector<Left> finished;
   int64_t reach = 0;        ///< how many chunks before its own an attention reads; not above 0: all
-  Left* storing = nullptr;  ///< receives what this pass leaves
+  Left* storing = nullptr;  ///< receives what this pass leaves; of meta tensors sizes alone
+  bool of_all = false;      ///< all chunks are here: the i-th has left finished[i], and the last nothing
 
   /// Takes what a chunk has left, and keeps no more than later ones read: the last `reach` chunks, or the sum of all states
   /// and the last frames. So a clip of any length needs the same memory.
   void finish(Left left);
 
-  /// States as this chunk's queries read them: its own, which are stored, and those of the chunks within reach.
-  Tensor read(const std::string& site, const Tensor& own) const;
-  /// What the last chunk has left at a site; undefined: there is none.
-  Tensor last(const std::string& site) const;
+  /// States as a chunk's queries read them: its own, which are stored, and those of the chunks within reach. `samples`: of the
+  /// micro-batch.
+  Tensor read(const std::string& site, const Tensor& own, int64_t samples) const;
+  void store_frames(const std::string& site, const Tensor& rows) const;
+
+ private:
+  Tensor read_of_all(const std::string& site, const Tensor& own, int64_t samples) const;
 };
 
 /// Where chunks of `base` frames begin, and the end; the first takes what is left over, as in LongSANA.
@@ -74,8 +79,8 @@ struct Space {
   std::vector<int64_t> local_offsets(int64_t first, int64_t last) const;
   /// The range of the space's rows that are among `tokens`; space 0 returns `tokens` itself.
   TokenRange within(TokenRange tokens) const;
-  /// The frame behind the chunk of a sample's frame.
-  int64_t chunk_end(size_t sample, int64_t frame) const;
+  /// The chunk of a sample's frame: its first frame, and the one behind it.
+  std::array<int64_t, 2> chunk_of(size_t sample, int64_t frame) const;
 };
 
 /// The segments of an attention: which queries of space `q` attend to which keys of space `k`.
@@ -124,11 +129,15 @@ struct Tokens : Space {
   std::vector<int64_t> state_offsets() const;
   /// The rows of each sample's last frame in x, which has all tokens, one after the other.
   Tensor last_frames(const Tensor& x) const;
-  /// Such rows, of the chunk before, as the left neighbours of the first frames' tokens in `rows` rows of this rank; zeros
-  /// for all other tokens.
-  Tensor before_first_frames(const Tensor& last, int64_t rows) const;
-  /// States [N, ...] made those that the rows of each read: with those of the sample's chunks before it.
+  /// What `history` has of such rows at a site, as the left neighbours of the tokens of chunks' first frames in `rows` rows of
+  /// this rank, [rows, like's width]; zeros for all other tokens. Undefined: no chunk here has one before it.
+  Tensor before_first_frames(const std::string& site, const Tensor& like, int64_t rows) const;
+  /// States [N, ...] made those that the rows of each read: with those of the sample's chunks before it that are here.
   Tensor read_states(const Tensor& states) const;
+  /// The first frame that neighbours of a sample's frame may have, where chunks read each other's frames here.
+  int64_t first_neighbour(size_t sample, int64_t frame) const {
+    return history && history->of_all ? chunk_of(sample, frame)[0] : 0;
+  }
   /// All tables that are defined.
   std::vector<Tensor> tables() const;
   /// Replaces each table that is defined.

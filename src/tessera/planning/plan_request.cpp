@@ -178,6 +178,8 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
   if (recipe.distill.on())  // x_t apart from the input, what the teacher says, and the caption of no words
     bytes +=
         2 * round_up(4 * blank.x.numel(), kBlock) + round_up(4 * job.context_length * job.model->context_dim(), kBlock);
+  if (recipe.distill.regresses())  // the teacher's path, and where it is
+    bytes += (recipe.distill.steps + 2) * round_up(4 * blank.x.numel(), kBlock);
   return bytes;
 }
 
@@ -257,13 +259,32 @@ void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& exper
   for (double& frequency : routing.frequencies) frequency /= sum;
 }
 
-/// Of a student's step: its own up to the one it exits at, the critic's, and the teacher's with and without a caption.
-std::function<int(int64_t)> passes_of(const recipe::Recipe& recipe, const std::function<int(int64_t)>& expert_of) {
-  const auto seed = static_cast<uint64_t>(recipe.run.seed);
-  return [seed, steps = recipe.distill.steps, guided = recipe.distill.guided(), expert_of](int64_t step) {
-    const int own = static_cast<int>(diffusion::drawn_exit(seed, step, steps)) + 1;
-    return expert_of(step) == 0 ? own + 1 + (guided ? 2 : 1) : own;
+/// Of a student's step: its own up to the one it exits at, the critic's, and the teacher's with and without a caption. Chunks
+/// have such steps each, and all but the last one more, which leaves what later ones read.
+std::function<plan::RunShape::Passes(int64_t)> passes_of(const recipe::Recipe& recipe, int chunks,
+                                                         const std::function<int(int64_t)>& expert_of) {
+  return [seed = static_cast<uint64_t>(recipe.run.seed), distill = recipe.distill, chunks, expert_of](int64_t step) {
+    plan::RunShape::Passes passes;
+    int& own = distill.chunk > 0 ? passes.of_chunks : passes.of_clips;
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      own += 1 + static_cast<int>(diffusion::drawn_exit(seed, step, distill.steps, distill.same_exit ? 0 : chunk));
+    own += chunks - 1;
+    if (expert_of(step) == 0) passes.of_clips += 1 + (distill.guided() ? 2 : 1);
+    return passes;
   };
+}
+
+/// In which a student makes each clip. All clips have as many, as all ranks run the passes of a step together.
+int chunks_of(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
+  const int64_t base = recipe.distill.chunk, frames = shapes.largest[1];
+  if (base == 0 || !recipe.distill.matches()) return 1;
+  for (const data::Bucket& b : recipe.data.clips.buckets)
+    if (const int64_t other = job.codec->latent_shape(b.frames, b.height, b.width)[1]; other != frames)
+      throw UserError(Exit::usage, "distill.chunk",
+                      "data.buckets have clips of " + std::to_string(frames) + " and " + std::to_string(other) +
+                          " latent frames, and a student makes the chunks of all clips of a step together",
+                      "give all clips one number of frames, or leave distill.chunk out");
+  return static_cast<int>(std::ssize(net::chunk_bounds(frames, base))) - 1;
 }
 
 /// Of a student with a critic, how often its networks change places in a step, on average.
@@ -300,7 +321,7 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
 void share_steps(PlanRequest& request, const job::Job& job, const recipe::RunPart& part,
                  const std::function<int(int64_t)>& expert_of) {
   request.run.expert_of = expert_of;
-  if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, expert_of);
+  if (job.experts.critic()) request.run.passes_of = passes_of(part.recipe, request.run.chunks, expert_of);
   if (job.teacher) request.run.own_teacher = part.recipe.distill.guided() ? 2 : 1;
   request.routing = routing_of(job, part, request.run);
   request.planner.expert_shares = request.routing.shares;
@@ -506,6 +527,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                     "\"fp8\" with distill.method = \"" + recipe.values.at("distill.method") +
                         "\": its passes in forward mode read weights in 16 bits",
                     "leave plan.gather out, or set \"bf16\"");
+  if (recipe.distill.regresses())  // the teacher makes each clip
+    request.run.passes_of = [passes = static_cast<int>(recipe.distill.teacher_steps) *
+                                      (recipe.distill.guided() ? 2 : 1)](int64_t) {
+      return plan::RunShape::Passes{passes};
+    };
+  request.run.chunks = chunks_of(recipe, job, shapes);
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model) * static_cast<int>(clips);
   if (job.experts.critic()) {  // whose passes before a step are part of it

@@ -535,12 +535,19 @@ std::vector<Fact> networks(const Planned& planned) {
     states += sizes.state_bytes(static_cast<int>(u));
   }
   const std::string shards = format_bytes(parameters) + " of parameters";
+  if (planned.run.matches() && planned.plan().teachers == planned.plan().experts - 1)
+    return {{"student", shards + ", " + format_bytes(states) + " of states", "trained"},
+            {"teacher", shards,
+             "frozen; " + std::to_string(planned.run.passes_of(1).all()) +
+                 " passes before each step, between them on the " + std::string(name(plan.idle))}};
   if (planned.run.matches()) {
     const std::string trained = (plan.shared_base ? format_bytes(own) + " of adapters" : shards) + ", " +
                                 format_bytes(states) + " of states",
-                      between = "on the " + std::string(name(plan.idle)) + " while another runs";
+                      between = "on the " + std::string(name(plan.idle)) + " while another runs",
+                      in_chunks = planned.run.chunks > 1 ? " in " + std::to_string(planned.run.chunks) + " chunks" : "";
     return {
-        {"student", trained, "trained in the first step of a cycle; makes the clips of every step; " + between},
+        {"student", trained,
+         "trained in the first step of a cycle; makes the clips of every step" + in_chunks + "; " + between},
         {"critic", trained, "trained in the other steps; " + between},
         planned.teacher ? teacher_of_other_sizes(planned, rank)
         : plan.shared_base

@@ -120,8 +120,11 @@ void Planned::predict_matching() {
       teacher ? micros * plan::forward_seconds(teacher->model, teacher_plan(), teacher->machine) : 0;
   std::map<int, std::pair<double, int64_t>> passes;  // seconds of an expert's steps, and how many these are
   for (int64_t step = run.first_step; step <= last; ++step) {
-    auto& [sum, steps] = passes[run.expert_of(step)];
-    sum += pass * run.passes_by_plan(step) + of_teacher * run.passes_by_teacher(step), ++steps;
+    auto& [sum, steps] = passes[run.expert_of ? run.expert_of(step) : 0];
+    const plan::RunShape::Passes of = run.passes_of(step);
+    const int by_teacher = run.passes_by_teacher(step);
+    sum += pass * (of.of_clips - by_teacher + static_cast<double>(of.of_chunks) / run.chunks) + of_teacher * by_teacher;
+    ++steps;
   }
   const plan::StepSeconds alone = prediction.step;
   for (const auto& [expert, of] : passes) {

@@ -35,10 +35,46 @@ net::Batch representative_batch(const PlanRequest& request, const net::Denoiser&
                                 const std::array<int64_t, 4>& latent, int64_t samples) {
   net::Sample blank = request.blank ? request.blank(model, latent) : model.blank(latent);
   blank.context = blank.context.to(at::kMeta);
-  return engine::batch_of_alike(model, blank, samples);
+  net::Batch batch = engine::batch_of_alike(model, blank, samples);
+  if (request.run.chunks > 1 && &model == request.model) {
+    net::History history;
+    history.of_all = true;
+    batch.tokens.history = std::make_shared<net::History>(history);
+  }
+  return batch;
 }
 net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
   return representative_batch(request, *request.model, latent, samples);
+}
+
+/// What finished chunks of a rank's clips have left when a student trains on them, those of `samples` in `batch`.
+int64_t left_by_chunks(const PlanRequest& request, net::Batch batch, int64_t samples, const Mesh& shares) {
+  if (request.run.chunks <= 1) return 0;
+  net::History::Left left;
+  const auto history = std::make_shared<net::History>(*batch.tokens.history);
+  history->storing = &left;
+  batch.tokens.history = history;
+  engine::measure(
+      request.model->units(), batch, request.model_name,
+      {.train = false, .mesh = shares, .compute = request.planner.compute, .attention = request.planner.attention});
+  const int64_t chunks = request.run.chunks, own = div_up(request.planner.global_batch, request.mesh.dp_size());
+  std::map<std::string, int64_t> by_kind;  // of units, of which those that are alike are measured once
+  for (const auto& unit : request.model->units()) {
+    const plan::UnitSpec spec = unit->spec();
+    int64_t bytes = 0;
+    const auto add = [&](const net::History::Sites& sites, int64_t among) {
+      for (const auto& [site, t] : sites)
+        if (site.starts_with(spec.name + ".")) bytes += t.numel() * static_cast<int64_t>(t.element_size()) / among;
+    };
+    add(left.states, chunks), add(left.frames, 1);
+    by_kind[spec.kind] = std::max(by_kind[spec.kind], bytes);
+  }
+  int64_t bytes = 0, blocks = 0;
+  for (const auto& unit : request.model->units())
+    if (const int64_t of_unit = by_kind.at(unit->spec().kind); of_unit > 0) bytes += of_unit, ++blocks;
+  return blocks == 0
+             ? 0
+             : (chunks - 1) * div_up(own, samples) * bytes * div_up(blocks, int64_t{request.mesh[Axis::pp]}) / blocks;
 }
 
 }  // namespace
@@ -171,7 +207,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
     engine::cover(spec, request.model->units(),
                   representative_batch(request, other.latent, div_up(share(other.samples), rounds)), options);
   spec.resident +=
-      request.resident + request.of_mesh +
+      request.resident + request.of_mesh + left_by_chunks(request, batch, samples, request.mesh) +
       plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads, request.deterministic));
   spec.between_steps = request.between_steps;
   if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;

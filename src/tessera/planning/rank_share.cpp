@@ -220,7 +220,7 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
     rows.push_back(
         {name_of(planned, expert), format_seconds(step.total),
          "a step of it, above of the " + name_of(planned, 0) + " expert: " + planned.plan().as_of(expert).summary()});
-  const std::string often = planned.run.matches()
+  const std::string often = planned.run.matches() && planned.run.expert_of
                                 ? print("%.3g in a step", planned.routing.changes) + ", between its networks"
                                 : "before " + percent(planned.routing.changes) + " of the steps";
   if (change.bytes == 0) {

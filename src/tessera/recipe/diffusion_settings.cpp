@@ -230,10 +230,10 @@ const Needs kOfDraws = {[](const Facts& f) { return f.recipe.diffusion.draws.on(
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 
-const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.consistent(); },
-                       "distill.method draws angles of its own and has its own loss"};
-const Needs kOfClips = {[](const Facts& f) { return !f.recipe.distill.matches(); },
-                        "distill.method = \"dmd\" makes clips of noise alone"};
+const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.consistent() && !f.recipe.distill.regresses(); },
+                       "distill.method draws angles or steps of its own and has its own loss"};
+const Needs kOfClips = {[](const Facts& f) { return !f.recipe.distill.of_noise(); },
+                        "distill.method = \"dmd\" and \"ode\" make clips of noise alone"};
 const Needs kOfOwnLoss = {[](const Facts& f) { return !f.recipe.distill.on(); }, "distill.method has its own loss"};
 
 /// Those of diffusion.* that say which timesteps are drawn.
@@ -511,6 +511,12 @@ const Needs kConsistent = {[](const Facts& f) { return f.recipe.distill.consiste
                            "it belongs to distill.method = \"scm\" and \"scm_ladd\""};
 const Needs kMatches = {[](const Facts& f) { return f.recipe.distill.matches(); },
                         "it belongs to distill.method = \"dmd\""};
+const Needs kOfNoise = {[](const Facts& f) { return f.recipe.distill.of_noise(); },
+                        "it belongs to distill.method = \"dmd\" and \"ode\""};
+const Needs kRollsOut = {[](const Facts& f) { return f.recipe.distill.rolls_out(); },
+                         "it belongs to distill.method = \"dmd\" with distill.chunk"};
+const Needs kRegresses = {[](const Facts& f) { return f.recipe.distill.regresses(); },
+                          "it belongs to distill.method = \"ode\""};
 
 /// Those of a student that heads judge.
 std::vector<Setting> judge_settings() {
@@ -616,7 +622,37 @@ std::vector<Setting> matching_settings() {
        "4",
        "steps in which the student makes a clip, evenly spaced before diffusion.shift, as the sampler lcm has them",
        distill<&Recipe::Distill::steps>,
-       {.range = {.least = 1, .most = 1000}, .needs = {kMatches}}},
+       {.range = {.least = 1, .most = 1000}, .needs = {kOfNoise}}},
+      {"distill.teacher_steps",
+       Kind::integer,
+       "48",
+       "steps in which the teacher makes the clips that the student learns, a multiple of distill.steps",
+       distill<&Recipe::Distill::teacher_steps>,
+       {.range = {.least = 1, .most = 1000}, .needs = {kRegresses}}},
+      {"distill.chunk",
+       Kind::integer,
+       "0",
+       "latent frames of a student's chunks, each of which sees those before it and no later ones, for models as of diffusion.chunks; the first chunk takes what is left over; 0: clips are whole",
+       distill<&Recipe::Distill::chunk>,
+       {.range = {.least = 0, .most = 1000}, .needs = {kOfNoise}}},
+      {"distill.same_exit",
+       Kind::choice,
+       "true",
+       "whether all chunks of a step's clips end behind the same of distill.steps; false: each has a draw of its own",
+       distill<&Recipe::Distill::same_exit>,
+       {.choices = "true|false", .needs = {kRollsOut}}},
+      {"distill.chunk_reach",
+       Kind::integer,
+       "0",
+       "chunks before its own that a chunk's attention reads while the student makes clips, as sample.chunk_reach; 0: all",
+       distill<&Recipe::Distill::chunk_reach>,
+       {.range = {.least = 0, .most = 1000}, .needs = {kRollsOut}}},
+      {"distill.cache_noise",
+       Kind::number,
+       "0",
+       "sigma of the noise in a finished chunk where later ones read it, as sample.cache_noise",
+       distill<&Recipe::Distill::cache_noise>,
+       {.range = {.least = 0, .most = 1}, .needs = {kRollsOut}}},
   };
 }
 
@@ -627,9 +663,9 @@ std::vector<Setting> distill_settings() {
       {"distill.method",
        Kind::choice,
        "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step, and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; none: the model is trained on the data alone",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), for models whose family has a forward mode; scm_ladd: the same with heads on the teacher's blocks that tell the student's pictures from the data's, trained in every second step, and train.global_batch has each clip twice; dmd: matching of distributions with a critic (DMD2), for models of text to pictures or clips; ode: regression on the teacher's paths from noise to clips, which students of dmd and of chunks begin with; none: the model is trained on the data alone",
        distill<&Recipe::Distill::method>,
-       {.choices = "none|scm|scm_ladd|dmd"}},
+       {.choices = "none|scm|scm_ladd|dmd|ode"}},
       {"distill.teacher",
        Kind::text,
        "",

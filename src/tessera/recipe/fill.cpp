@@ -520,11 +520,18 @@ void check_distillation(const Recipe& r) {
   if (r.distill.teacher.empty())
     throw UserError(Exit::usage, "recipe", method + " without distill.teacher", "give the teacher's weights");
   const std::pair<bool, const char*> beside[] = {
-      {r.distill.matches() && r.model.init == "random", "model.init = \"random\": a student begins as a trained model"},
+      {r.distill.of_noise() && r.model.init == "random",
+       "model.init = \"random\": a student begins as a trained model"},
       {r.distill.judges() && r.lora.on, "train.mode = \"lora\": heads judge a student that is trained whole"},
       {r.lora.on && (r.lora.dropout > 0 || r.lora.rank_dropout > 0 || r.lora.module_dropout > 0),
        "lora.dropout, lora.rank_dropout or lora.module_dropout: the passes before a step are to say what the step says"},
       {r.experts.router == "gate" || r.experts.train != "auto", "experts: a student is one denoiser"},
+      {r.distill.of_noise() && !r.diffusion.chunks.empty(),
+       "diffusion.chunks: a clip has the timesteps of distill.steps or one, and its chunks are distill.chunk"},
+      {r.distill.chunk > 0 && (r.mesh[Axis::sp] > 1 || r.mesh[Axis::cp] > 1),
+       "distill.chunk on mesh.sp or mesh.cp: its ranks exchange a state for each chunk, and a teacher has none"},
+      {r.distill.rolls_out() && r.mesh[Axis::tp] > 1,
+       "distill.chunk on mesh.tp: its ranks share the last frame of a finished chunk, which a teacher has not"},
       {r.asks_base() || r.train.guidance.on(),
        "train.preserve, train.guidance_target or a set of role \"prior\": its targets are the teacher's"},
       {r.masked(), "masks: the loss is normalised over all of a sample"},
@@ -533,6 +540,12 @@ void check_distillation(const Recipe& r) {
        "frames that are given: a student has its noise and its caption alone"}};
   for (const auto& [there, what] : beside)
     if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
+  if (r.distill.regresses() && r.distill.teacher_steps % r.distill.steps != 0)
+    throw UserError(Exit::usage, "recipe",
+                    "distill.teacher_steps = " + std::to_string(r.distill.teacher_steps) +
+                        " is no multiple of distill.steps = " + std::to_string(r.distill.steps),
+                    "the student's steps are to be among the teacher's: take " +
+                        std::to_string(r.distill.steps * div_up(r.distill.teacher_steps, r.distill.steps)));
   const std::string mode = r.lora.on ? "lora" : "full";
   if (r.distill.matches() && r.distill.critic_mode != "auto" && r.distill.critic_mode != mode)
     throw UserError(

@@ -199,7 +199,7 @@ struct Recipe {
   } diffusion;
   /// A frozen teacher trains the denoiser, its student.
   struct Distill {
-    std::string method = "none";  ///< or scm, scm_ladd, dmd
+    std::string method = "none";  ///< or scm, scm_ladd, dmd, ode
     std::string teacher;          ///< its weights
     std::string teacher_preset;   ///< its sizes; empty: those of its config.json, or the student's
     bool logvar = true;           ///< the student learns how much a sample weighs
@@ -208,11 +208,16 @@ struct Recipe {
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
-    std::string critic;  ///< weights that it begins with; empty: the teacher's or, of other sizes, the student's
-    std::string critic_mode = "auto";  ///< full or lora; auto: as train.mode
-    int64_t critic_steps = 5;          ///< of the critic after each of the student's
-    double critic_lr = 0;              ///< 0: train.lr
-    int64_t steps = 4;                 ///< in which the student makes a clip
+    std::string critic;                  ///< weights that the critic begins with; empty: the teacher's or, of other sizes, the student's
+    std::string critic_mode = "auto";    ///< full or lora; auto: as train.mode
+    int64_t critic_steps = 5;            ///< of the critic after each of the student's
+    double critic_lr = 0;                ///< 0: train.lr
+    int64_t steps = 4;                   ///< in which the student makes a clip
+    int64_t teacher_steps = 48;          ///< in which the teacher makes the clips that method ode learns
+    int64_t chunk = 0;                   ///< latent frames of its chunks, which see no later ones; 0: clips are whole
+    bool same_exit = true;               ///< all chunks of a step end behind one of its steps
+    int64_t chunk_reach = 0;             ///< as sample.chunk_reach, while the student makes clips
+    double cache_noise = 0;              ///< likewise
     /// Heads on the teacher's blocks that tell the student's pictures from those of the data: method scm_ladd.
     struct Judge {
       std::set<int64_t> blocks = {2, 8, 14, 19};
@@ -226,8 +231,11 @@ struct Recipe {
     } judge;
     bool judges() const { return method == "scm_ladd"; }
     bool on() const { return method != "none"; }
-    bool consistent() const { return on() && !matches(); }  ///< learns consistency, on angles
-    bool matches() const { return method == "dmd"; }        ///< matches distributions
+    bool consistent() const { return method == "scm" || judges(); }  ///< learns consistency, on angles
+    bool matches() const { return method == "dmd"; }                 ///< matches distributions
+    bool regresses() const { return method == "ode"; }               ///< learns the ends of the teacher's paths
+    bool rolls_out() const { return matches() && chunk > 0; }        ///< makes clips a chunk at a time
+    bool of_noise() const { return matches() || regresses(); }       ///< of the data it has captions and sizes alone
     bool guided() const { return !guidance.empty() && guidance.front() > 1; }
   } distill;
   struct ExpertKeys {

@@ -201,7 +201,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
-  if (recipe.distill.matches()) recipe.distill.method = "none";  // of its three networks the student is sampled
+  if (recipe.distill.of_noise()) recipe.distill = {};  // of its networks the student is sampled
   recipe::Recipe trained = recipe;
   if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
   const job::Job job = job::make_job(trained);

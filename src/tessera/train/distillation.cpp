@@ -505,14 +505,14 @@ class Distillation final : public ExpertSchedule {
 
 }  // namespace
 
-/// Of a student with a critic: matching.cpp.
+/// Of a student with a critic, or of the ends of its teacher's paths: matching.cpp.
 std::unique_ptr<ExpertSchedule> make_matching_schedule(const job::Job& job, const recipe::Recipe& recipe,
                                                        const std::vector<prepare::StageData>& data, int rank);
 
 std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
                                                      const std::vector<prepare::StageData>& data, Ranks& ranks) {
   if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, ranks);
-  if (job.experts.critic()) return make_matching_schedule(job, recipe, data, ranks.rank());
+  if (job.experts.critic() || job.experts.regresses) return make_matching_schedule(job, recipe, data, ranks.rank());
   if (!job.experts.teacher.empty()) return std::make_unique<Distillation>(job, recipe, data, ranks);
   return std::make_unique<ExpertSchedule>(job.experts, recipe, data, ranks.rank());
 }

@@ -54,7 +54,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .timesteps = job::timestep_options(*now_, experts_.list[e]),
                       .angles = angles_of(now_->distill),
                       .loss = job::loss_rule(*now_),
-                      .image_share = now_->distill.matches() ? 0 : now_->diffusion.image_share,
+                      .image_share = now_->distill.of_noise() ? 0 : now_->diffusion.image_share,
                       .conditions = now_->diffusion.conditions,
                       .mask_ratios = now_->diffusion.mask_ratios,
                       .mask_types = now_->diffusion.mask_types,

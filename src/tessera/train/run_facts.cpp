@@ -44,6 +44,12 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
     facts[key] = recipe.values.at(key);
   if (job.experts.critic())
     for (const char* key : {"distill.critic_steps", "distill.steps"}) facts[key] = recipe.values.at(key);
+  if (recipe.distill.rolls_out())
+    for (const char* key : {"distill.chunk", "distill.same_exit", "distill.chunk_reach", "distill.cache_noise"})
+      facts[key] = recipe.values.at(key);
+  if (job.experts.regresses)
+    for (const char* key : {"distill.steps", "distill.teacher_steps", "distill.chunk"})
+      facts[key] = recipe.values.at(key);
   if (!recipe.distill.judges()) return;
   for (const char* key :
        {"distill.head_blocks", "distill.consistency_weight", "distill.adversarial_weight", "distill.discriminator_loss",

@@ -62,12 +62,18 @@ struct RunShape {
     return judges && (step - 1 - before) % 2 == 1;
   }
   bool distils() const { return teacher_passes > 0; }
-  /// Passes of a student, its critic and its teacher over each micro-batch before a training step; empty: none of these.
-  std::function<int(int64_t step)> passes_of = {};
+  /// Passes of a student, its critic and its teacher over each micro-batch before a training step, of whole clips and of the
+  /// `chunks` in which the student makes them; empty: none of these.
+  struct Passes {
+    int of_clips = 0, of_chunks = 0;
+    int all() const { return of_clips + of_chunks; }
+  };
+  std::function<Passes(int64_t step)> passes_of = {};
+  int chunks = 1;
   bool matches() const { return passes_of != nullptr; }
   int own_teacher = 0;  ///< the last so many of them in a step of the student are of a teacher with a plan of its own
   int passes_by_teacher(int64_t step) const { return own_teacher > 0 && expert_of(step) == 0 ? own_teacher : 0; }
-  int passes_by_plan(int64_t step) const { return (matches() ? passes_of(step) : 1) - passes_by_teacher(step); }
+  int passes_by_plan(int64_t step) const { return (matches() ? passes_of(step).all() : 1) - passes_by_teacher(step); }
   bool asks() const { return base != AskBase::none || unguided != AskBase::none || distils() || matches(); }
   bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.

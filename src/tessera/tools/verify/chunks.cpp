@@ -140,7 +140,7 @@ class ChunkCase {
     compare_run(run, sample, gradients);
   }
 
-  /// Each chunk from noise in a few steps, of which one ends it and has the gradient.
+  /// Each chunk from noise in a few steps, of which one ends it. These have the gradient, in one pass over the clip.
   void check_rollout() {
     const Tensor noise = file_.tensor("in.rollout.noise"), target = file_.tensor("in.rollout.target"),
                  exits = file_.tensor("in.rollout.exit");
@@ -149,8 +149,8 @@ class ChunkCase {
     const auto history = std::make_shared<net::History>();
     history->reach = rule_.reach;
     network_.follow(history);
-    GradientsByName gradients;
-    std::vector<Tensor> chunks;
+    std::vector<Tensor> chunks, ends;
+    const Tensor times = at::empty({noise.size(2)}, at::kDouble), sigmas = at::empty_like(times);
     for (size_t c = 0; c + 1 < bounds.size(); ++c) {
       const std::string in = "in.rollout." + std::to_string(c) + ".";
       const auto drawn = [&](const std::string& name) { return file_.tensor(in + name).transpose(0, 1); };
@@ -165,9 +165,8 @@ class ChunkCase {
         const std::vector<net::Sample> samples = {chunk_sample(x, t, bounds[c], 0)};
         x0 = x - sigma * network_.forward(samples)[0].prediction;
         if (k == exit) {
-          chunks.push_back(x0);
-          const Tensor at = (x0 - part(target)) * (-2.0 * sigma / static_cast<double>(target.numel()));
-          add(gradients, network_.backward(samples, {{at}}).parameters);
+          chunks.push_back(x0), ends.push_back(x);
+          times.slice(0, bounds[c], bounds[c + 1]).fill_(t), sigmas.slice(0, bounds[c], bounds[c + 1]).fill_(sigma);
         }
         if (k == last) break;
         const double next = rule_.sigma(rule_.steps[static_cast<size_t>(k) + 1]);
@@ -176,9 +175,17 @@ class ChunkCase {
       const double least = rule_.sigma(0);
       store(*history, {chunk_sample((1 - least) * x0 + least * drawn("cache_noise"), 0, bounds[c], 0)});
     }
+    history->of_all = true;
+    net::Sample all = chunk_sample(at::cat(ends, 1), 0, 0, 0);
+    all.extra["chunks"] = whole_numbers({bounds.begin(), bounds.end() - 1}), all.extra["t"] = times;
+    const Tensor by_frame = sigmas.view({1, -1, 1, 1}), end = all.x - by_frame * network_.forward({all})[0].prediction,
+                 at = ((end - target[0]) * by_frame * (-2.0 / static_cast<double>(target.numel()))).to(at::kFloat);
+    const GradientsByName gradients = network_.backward({all}, {{at}}).parameters;
+    history->of_all = false;
     network_.follow(nullptr);
     const Tensor x0 = at::cat(chunks, 1).unsqueeze(0);
     file_.compare("out.rollout.x0", x0, bound_);
+    file_.compare("out.rollout.x0", end.unsqueeze(0).to(at::kFloat), bound_);
     file_.compare("out.rollout.loss", (x0 - target).to(at::kDouble).square().mean().to(at::kFloat), bound_);
     compare_gradients("rollout", gradients);
     compare_states("rollout", *history, 1);
