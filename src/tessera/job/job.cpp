@@ -170,6 +170,8 @@ void warn_of_unread(const Values& values, const net::Conditions& reads) {
         {"sample.chunk", reads.chunks_in_time, "chunks of a clip"}})
     if (const std::string& value = values.at(key); !read && !value.empty() && value != "auto" && value != "0")
       log::warn(std::string(key) + " = " + value + " has no effect: the model reads no " + what);
+}
+
 /// The config.json of a folder of weights, or beside their file; empty: there is none.
 std::string config_beside(const std::filesystem::path& path) {
   for (const std::filesystem::path& folder : {path, path.parent_path()})
@@ -389,7 +391,7 @@ engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
 namespace {
 
 /// What a student makes its clips from: noise, and a caption of one encoder.
-void check_matched(const net::Denoiser& model, const std::string& name) {
+void check_matched(const net::Denoiser& model, const std::string& name, bool critic) {
   const net::Conditions takes = model.conditions();
   const std::pair<bool, const char*> beside[] = {
       {takes.takes_images() || takes.always_clean || takes.always_reference, "given pictures"},
