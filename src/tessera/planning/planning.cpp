@@ -1,6 +1,7 @@
 #include "tessera/planning/planning.h"
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -727,28 +728,33 @@ namespace {
 /// What a size of micro-batches promises before it is planned for.
 class Promise {
  public:
-  Promise(const PlanRequest& request, int64_t samples, MeasuredModels& known) : request_(request) {
+  Promise(const PlanRequest& request, int64_t samples, MeasuredModels& known) : samples(samples), request_(request) {
     const plan::Plan batch = batch_of(request, samples);
     measured_ = measure_batch(request, batch, known);
     input_ = request.planner;
-    input_.micro_batch = samples, input_.first_that_fits = true, input_.incumbent.reset();
+    input_.micro_batch = samples, input_.incumbent.reset();
+    plan::PlannerInput all = input_;  // pipelines are compared, as they differ by more than memory makes up for
+    all.budget = all.host_budget = 0, all.trades = false, all.thrifty = false;
+    all.first_that_fits = request.mesh[Axis::pp] == 1 || request.planner.first_that_fits;
+    seconds = found(all).seconds;
   }
 
-  /// Whether a plan of it may be faster than `seconds`: one with all the memory that it likes is. Pipelines differ by more
-  /// than memory makes up for.
-  bool may_be_faster(double seconds) {
+  /// Whether a plan of it may be faster than `other`: one with all the memory that it likes is.
+  bool may_be_faster(double other) const {
     constexpr double kBeyond = 0.99;  // what later updates and deeper prefetch gain beside memory, with room to spare
-    plan::PlannerInput input = input_;
-    input.budget = input.host_budget = 0;
-    return request_.mesh[Axis::pp] > 1 || found(input).seconds * kBeyond < seconds;
+    return seconds * kBeyond < other;
   }
   /// Whether the plan that takes least fits.
   bool may_fit() {
     plan::PlannerInput input = input_;
+    input.first_that_fits = true;
     if (request_.any_idle && input.host_budget > 0) input.idle = input.nvme ? plan::Tier::nvme : plan::Tier::host;
     return found(input).fits;
   }
   int evaluated() const { return evaluated_; }
+
+  int64_t samples;
+  double seconds = 0;  ///< of a step with all the memory that it likes
 
  private:
   plan::Choice found(const plan::PlannerInput& input) {
@@ -763,10 +769,6 @@ class Promise {
   int evaluated_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 /// Over all sizes of micro-batches allowed.
 Planned search_sizes(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =
@@ -777,31 +779,40 @@ Planned search_sizes(const PlanRequest& request, MeasuredModels& known) {
   if (request.most_rounds > 0)
     std::erase_if(sizes,
                   [&](int64_t samples) { return samples < most && div_up(most, samples) > request.most_rounds; });
-  // Smaller micro-batches halve activations, but cost gathers and small kernels. What does not fit, or is slower with all
-  // the memory that it likes, is not searched.
+  if (sizes.size() == 1) return plan_for(request, sizes[0], known);
+  // Smaller micro-batches halve activations, but cost gathers and small kernels. The most promising comes first; what does
+  // not fit, or is slower with all the memory that it likes than another's plan, is not searched.
+  std::deque<Promise> promises;
+  std::string tried_sizes;
+  for (const int64_t samples : sizes) {
+    promises.emplace_back(request, samples, known);
+    tried_sizes += (tried_sizes.empty() ? "" : ", ") + std::to_string(samples);
+  }
+  std::vector<Promise*> order;
+  for (Promise& promise : promises) order.push_back(&promise);
+  std::ranges::stable_sort(order, {}, &Promise::seconds);
   std::optional<Planned> best;
   std::vector<plan::Candidate> considered;
-  std::string tried_sizes;
   int evaluated = 0;
-  for (const int64_t samples : sizes) {
-    tried_sizes += (tried_sizes.empty() ? "" : ", ") + std::to_string(samples);
-    if (sizes.size() > 1) {
-      Promise promise(request, samples, known);
-      const bool hopeless = (best && best->choice.fits && !promise.may_be_faster(best->choice.fastest)) ||
-                            (samples != sizes.back() && !promise.may_fit());
-      evaluated += promise.evaluated();
-      if (hopeless) continue;
-    }
+  bool smallest = false;  // was searched
+  const auto search = [&](int64_t samples) {
+    smallest |= samples == sizes.back();
     Planned tried = plan_for(request, samples, known);
     evaluated += tried.choice.evaluated;
     std::ranges::move(tried.choice.candidates, std::back_inserter(considered));
     if (!best || better(tried.choice, best->choice)) best = std::move(tried);
+  };
+  for (Promise* promise : order) {
+    const bool found = best && best->choice.fits;
+    if (found && !promise->may_be_faster(best->choice.fastest - best->prediction.step.base)) continue;
+    if (promise->may_fit()) search(promise->samples);
   }
+  if (!smallest && (!best || !best->choice.fits)) search(sizes.back());
+  for (const Promise& promise : promises) evaluated += promise.evaluated();
   best->choice.candidates = std::move(considered);
   best->choice.evaluated = evaluated;
-  if (sizes.size() > 1)
-    best->choice.why += "; micro-batches of " + tried_sizes + " samples were tried, " +
-                        std::to_string(best->choice.candidates.size()) + " candidates in all";
+  best->choice.why += "; micro-batches of " + tried_sizes + " samples were tried, " +
+                      std::to_string(best->choice.candidates.size()) + " candidates in all";
   return std::move(*best);
 }
 
