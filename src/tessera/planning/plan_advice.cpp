@@ -19,6 +19,7 @@
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/plan/token_shares.h"
+#include "tessera/planning/measure.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/rank_share.h"
 

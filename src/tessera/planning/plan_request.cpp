@@ -20,6 +20,7 @@
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoders.h"
+#include "tessera/planning/measure.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/rank_share.h"

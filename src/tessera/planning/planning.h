@@ -180,25 +180,8 @@ struct Planned : RunFacts {
   int highest_rank() const;               ///< the first rank with the highest peak
 };
 
-/// What meta tensors stand for while a plan for `profile` is measured (ops/session.h).
-std::optional<Target> measured_target(const plan::Profile& profile);
-
-/// The model and its work on one rank of the request's mesh, for micro-batches of `samples`. Memory is that of the profile's
-/// target, where it has one.
-plan::Measured measure_model(const PlanRequest& request, int64_t samples);
-/// plan::lasting_bytes_exceed_memory() of the request, before anything is measured.
-bool keeps_more_than_memory(const PlanRequest& request);
-
-/// plan::unit_groups() of the job on any mesh: the model is measured once for each way of sharing tokens. Refers to `job`.
-using UnitGroups = std::function<std::vector<plan::DeviceGroup>(const Mesh&)>;
-UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job);
-
 /// Models that were measured already, by the samples of a micro-batch: of one model, mesh and computing dtype.
 using MeasuredModels = std::map<int64_t, plan::Measured>;
-
-/// The model for all micro-batches of `batch`, of which only the numbers of samples and ranks are read; with those that
-/// end a rank's share. (Where steps have other batches, these divide theirs otherwise, so that all count as the largest.)
-plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known);
 
 /// The plan that the search finds, over all sizes of micro-batches allowed; a plan file and warnings apart. `known` gains
 /// what is measured, so that plans of the same request with other budgets measure nothing again.

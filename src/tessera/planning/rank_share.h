@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/job/job.h"
-#include "tessera/planning/planning.h"
+#include "tessera/planning/measure.h"
 
 namespace tessera::planning {
 

@@ -11,6 +11,7 @@
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/plan.h"
+#include "tessera/planning/measure.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

@@ -30,6 +30,7 @@
 #include "tessera/ops/tensor.h"
 #include "tessera/plan/plan_file.h"
 #include "tessera/planning/disk_need.h"
+#include "tessera/planning/measure.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

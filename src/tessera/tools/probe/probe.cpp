@@ -28,7 +28,7 @@
 #include "tessera/plan/schedule_json.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/plan/unit_spec.h"
-#include "tessera/planning/planning.h"
+#include "tessera/planning/measure.h"
 #include "tessera/tools/probe/clock.h"
 #include "tessera/tools/probe/signatures.h"
 #include "tessera/tools/probe/sizes.h"
