@@ -1,11 +1,9 @@
 #include "tessera/planning/measure.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
@@ -18,10 +16,7 @@
 #include "tessera/net/passes.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/plan_file.h"
 #include "tessera/plan/shares.h"
-#include "tessera/plan/unit_keys.h"
-#include "tessera/planning/mesh_checks.h"
 namespace tessera::planning {
 
 namespace {

@@ -3,25 +3,13 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <tuple>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
-#include "tessera/engine/measure.h"
-#include "tessera/engine/signatures.h"
-#include "tessera/engine/slice.h"
-#include "tessera/job/given_checks.h"
-#include "tessera/net/passes.h"
-#include "tessera/ops/session.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/shares.h"
-#include "tessera/plan/unit_keys.h"
 #include "tessera/planning/measure.h"
 #include "tessera/planning/mesh_checks.h"
 
