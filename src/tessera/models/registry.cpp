@@ -190,8 +190,9 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
 
 /// Throws UserError (usage) where a recipe gives a field that the reader of its model did not ask for.
 void check_read(const families::Family& family, const ModelChoice& choice, const ReadFields& read) {
+  const auto fields = parse_ordered_json(choice.config_text, std::string(kRecipeConfig));
   std::string unread;
-  for (const auto& [field, value] : parse_ordered_json(choice.config_text, std::string(kRecipeConfig)).items()) {
+  for (const auto& [field, value] : fields.items()) {
     const bool of_recipes = std::ranges::any_of(families::all(), [&](const families::Family& any) {
       return std::ranges::find(any.config_keys, field, &families::ConfigKey::name) != any.config_keys.end();
     });
