@@ -70,6 +70,25 @@ TEST(Options, OnePathIsWrittenAsATextAndSeveralAsAList) {
   EXPECT_EQ(written(std::string("a, b") + kListSeparator + "1" + kListSeparator), "path = [\"a, b\", \"1\"]");
 }
 
+TEST(Options, NumbersAreWrittenAsTomlHasThem) {
+  const Option& lr = *table().find("train.lr");
+  for (const auto& [given, written] : {std::pair(".1", "0.1"),
+                                       {"1.", "1.0"},
+                                       {"0x1p-3", "0.125"},
+                                       {"00.5", "0.5"},
+                                       {"01", "1"},
+                                       {".5e3", "500.0"},
+                                       {"99999999999999999999999", "1e+23"},
+                                       {"1e-4", "1e-4"},
+                                       {"1.5e+3", "1.5e+3"},
+                                       {"0.10", "0.10"},
+                                       {"-1", "-1"}})
+    EXPECT_EQ(toml_value(lr, given), written);
+  EXPECT_EQ(toml_value(*table().find("run.steps"), "064"), "64");
+  const Option& list = *table().find("sample.prompts");  // a prompt stays what it is
+  EXPECT_EQ(toml_value(list, "0.9,.9,007,1.,a"), R"([0.9, ".9", "007", "1.", "a"])");
+}
+
 TEST(Options, TomlHasEveryOption) {
   const std::string toml = table().to_toml(table().defaults());
   for (const Option& option : table().options()) {

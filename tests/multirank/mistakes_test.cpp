@@ -201,11 +201,6 @@ TEST(Mistakes, EncodersThatTheModelHasNoInputForAreWarnedAbout) {
   const Result plain = run.tessera({"plan", run.recipe()});
   EXPECT_EQ(plain.output.find("has no effect"), std::string::npos) << plain.output;
 }
-TEST(Mistakes, SizesOfAnotherFamilyAreRefused) {
-  const TinyRun run("m");
-  expect(run.tessera({"plan", run.recipe(), "--model.config.hidden_size", "8"}), 2,
-         {"hidden_size", "wan", "num_layers"});
-}
 TEST(Mistakes, TheRecipesOwnFolderIsNotTheRuns) {
   const TinyRun run("m");
   expect(run.train(1, "run", {"--run.out", run.folder().string()}), 2, {"run.out", "recipe.toml that no run wrote"});

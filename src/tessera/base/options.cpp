@@ -1,6 +1,7 @@
 #include "tessera/base/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <set>
@@ -24,6 +25,23 @@ bool parses_as_number(const std::string& text) {
   std::strtod(text.c_str(), &end);
   return !text.empty() && *end == 0;
 }
+
+/// A number as TOML has it, which knows neither .5 nor 1. nor 0x1p3, and no whole number beyond 64 bits.
+std::string toml_number(const std::string& text) {
+  if (parses_as_integer(text)) return std::to_string(std::strtoll(text.c_str(), nullptr, 10));
+  const size_t dot = text.find('.'), first = text.find_first_of("0123456789");
+  const bool plain = text.find_first_not_of("-0123456789.eE+") == text.npos && text[0] != '+' &&
+                     (dot == text.npos ? text.find_first_of("eE") != text.npos
+                                       : first < dot && dot + 1 < text.size() && std::isdigit(text[dot + 1]) != 0) &&
+                     (text[first] != '0' || first + 1 == text.size() || std::isdigit(text[first + 1]) == 0);
+  if (plain) return text;
+  char shortest[32];
+  const double value = std::strtod(text.c_str(), nullptr);
+  const std::string number(shortest, std::to_chars(shortest, shortest + sizeof shortest, value).ptr);
+  return number.find_first_of(".eni") == number.npos ? number + ".0" : number;
+}
+
+bool is_number_of_toml(const std::string& text) { return parses_as_number(text) && toml_number(text) == text; }
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -123,12 +141,12 @@ std::vector<int64_t> list_numbers(const Values& values, const std::string& list)
 std::string toml_value(const Option& option, const std::string& value) {
   if ((option.kind == Kind::integer && parses_as_integer(value)) ||
       (option.kind == Kind::number && parses_as_number(value)))
-    return value;
+    return toml_number(value);
   const bool paths = option.kind == Kind::paths && value.find(kListSeparator) != std::string::npos;
   if (option.kind != Kind::list && !paths) return in_quotes(value);
   std::string shown = "[";
   for (const auto& item : split_list(value))
-    shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) && !paths ? item : in_quotes(item));
+    shown += (shown.size() > 1 ? ", " : "") + (is_number_of_toml(item) && !paths ? item : in_quotes(item));
   return shown + "]";
 }
 

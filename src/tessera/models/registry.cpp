@@ -188,24 +188,6 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
   return family.from_json(read_text(file), file.string(), official_weights(choice));
 }
 
-/// Throws UserError (usage) where a recipe gives a field that the reader of its model did not ask for.
-void check_read(const families::Family& family, const ModelChoice& choice, const ReadFields& read) {
-  std::string unread;
-  for (const auto& [field, value] : parse_ordered_json(choice.config_text, std::string(kRecipeConfig)).items()) {
-    const bool of_recipes = std::ranges::any_of(families::all(), [&](const families::Family& any) {
-      return std::ranges::find(any.config_keys, field, &families::ConfigKey::name) != any.config_keys.end();
-    });
-    if (of_recipes && !read.paths().contains(field)) unread += (unread.empty() ? "" : ", ") + field;
-  }
-  if (unread.empty()) return;
-  std::vector<std::string> known;
-  for (const families::ConfigKey& key : family.config_keys) known.push_back(key.name);
-  throw UserError(
-      Exit::usage, std::string(kRecipeConfig),
-      unread + ": this model of the family " + family.name + " has no such size",
-      "leave it out; the family's are " + families::listed(known, "and") + ", some of them of one type alone");
-}
-
 }  // namespace
 
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
@@ -220,13 +202,11 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
       throw UserError(Exit::usage, "model", "neither preset nor path nor config is given",
                       "set model.preset, for instance to " + family.presets()[0]);
     if (choice.config_text.empty()) return model;
-    auto sizes =
-        model ? parse_ordered_json(model->config_json(), std::string(kRecipeConfig)) : nlohmann::ordered_json::object();
+    const Shapes weights = official_weights(choice);
+    if (!model) return family.from_json(choice.config_text, std::string(kRecipeConfig), weights);
+    auto sizes = parse_ordered_json(model->config_json(), std::string(kRecipeConfig));
     sizes.merge_patch(parse_ordered_json(choice.config_text, std::string(kRecipeConfig)));
-    const ReadFields read;
-    model = family.from_json(sizes.dump(), std::string(kRecipeConfig), official_weights(choice));
-    check_read(families::of(family.name), choice, read);
-    return model;
+    return family.from_json(sizes.dump(), std::string(kRecipeConfig), weights);
   }
   unknown_name("model.family", wanted, known);
 }

@@ -63,11 +63,9 @@ class ConfigReader {
     const nlohmann::json* found = find(key);
     return found && found->is_array();
   }
-  /// Fields that change nothing of what a network computes: of training, of a program, of the file itself. A recipe has
-  /// no reason to say them.
+  /// Fields that change nothing of what a network computes: of training, of a program, of the file itself.
   void without_effect(std::initializer_list<const char*> keys) const {
-    for (const char* key : keys)
-      if (file_ != kRecipeConfig) find(key);
+    for (const char* key : keys) find(key);
   }
 
   /// A whole number in 1 .. kMostSize: the bytes of a tensor of two sizes and a small kernel fit 64 bits, those of
