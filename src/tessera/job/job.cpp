@@ -415,10 +415,9 @@ void check_trainable(const Job& job) {
   if (job.teacher) check_matched(*job.teacher, job.experts.teacher, job.experts.critic());
   if (!job.experts.teacher.empty() && !job.experts.of_noise()) {
     if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
-    throw UserError(
-        Exit::usage, "distill.method",
-        job.name + " has no forward mode, in which the consistency loss runs its student",
-        "distil a model whose family has one (Sana's of pictures, Wan's of text to clips), or leave distill.method out");
+    throw UserError(Exit::usage, "distill.method",
+                    job.name + " has no forward mode, in which the consistency loss runs its student",
+                    "distil a model of a family that has one, or leave distill.method out");
   }
   const std::string why = job.model->why_not_trained();
   if (why.empty()) return;
