@@ -1,6 +1,7 @@
 // A student of few steps, its critic and its teacher: steps of both phases are the same on every layout, over a stop, as
 // planned, line for line; no rank holds a whole network where ranks share it; what is exported and sampled is the student;
-// and a small one says in one step what its teacher says in many.
+// and a small one says in one step what its teacher says in many. The same of students that learn where their teacher's paths
+// end, and of those that make their clips a chunk at a time.
 #include <gtest/gtest.h>
 
 #include <cmath>
