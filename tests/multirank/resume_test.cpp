@@ -122,9 +122,7 @@ TEST(ResumeChanges, OfWhatLiesInTheDataFolderAreTold) {
   std::ofstream(data / "clip1.txt") << "another caption";
   const std::string caption = told("8").at("data set");
   EXPECT_NE(caption.find("step 6: data set 2 samples ("), std::string::npos) << caption;
-  fs::copy_file(data / "clip0.mp4", data / "clip1.mp4", fs::copy_options::overwrite_existing);
-  EXPECT_TRUE(told("10").contains("data set")) << "another clip under its name";
-  EXPECT_FALSE(told("12", {"--data.repeats", "2"}).contains("data set")) << "the key says it";
+  EXPECT_FALSE(told("10", {"--data.repeats", "2"}).contains("data set")) << "the key says it";
 }
 
 /// A default is the same however it is written.
