@@ -294,6 +294,7 @@ std::shared_ptr<const plan::Measured> measure_teacher(const PlanRequest& request
   for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
   engine::Counted counted =
       engine::count_signatures(units, engine::slice(largest, engine::Parallel(shares, shares.world() - 1)), compute);
+  for (plan::UnitSpec& unit : teacher.model.units) unit.name = "teacher." + unit.name;  // a schedule has both networks
   teacher.machine.work = std::move(counted.work), teacher.machine.sizes = std::move(counted.signatures);
   return std::make_shared<const plan::Measured>(std::move(teacher));
 }

@@ -1,7 +1,5 @@
 #include "tessera/models/common/two_streams.h"
 
-#include "tessera/base/check.h"
-
 namespace tessera::models {
 
 using at::Tensor;
@@ -94,20 +92,6 @@ Flow TwoStreamHead::forward(Context& ctx, const Flow& in) const {
   const Tensor shift = both("shift"), scale = both("scale");
   const Tensor y = ctx.norm("norm", in.stream[0], modulated(shift, scale));
   return {{ctx.linear("linear", y, {.out = c_})}, {}};
-}
-
-void check_heads(int64_t heads, int64_t mlp_ratio, int64_t head, int64_t mlp_dim, int64_t width) {
-  check_input(heads >= 1 && mlp_ratio >= 1, "models.config",
-              "heads of " + std::to_string(head) + " channels and feed-forwards of " + std::to_string(mlp_dim) +
-                  " do not belong to a model of " + std::to_string(width),
-              "the file is not whole: fetch it again");
-}
-
-void check_rotation(const std::array<int64_t, 3>& axes, int64_t head_dim) {
-  check_input(axes[0] != 0, "models.config",
-              "how heads of " + std::to_string(head_dim) +
-                  " channels are rotated by frames, rows and columns does not follow from the weights",
-              "put the model's config.json beside them");
 }
 
 }  // namespace tessera::models

@@ -55,11 +55,4 @@ class TwoStreamHead final : public FamilyUnit<int64_t> {
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override;
 };
 
-// What the weights of a model of such blocks must tell. Throws UserError (input).
-
-/// Whole numbers of heads and of the feed-forward's multiple of the width; `head` and `mlp_dim` are the tensors' sizes.
-void check_heads(int64_t heads, int64_t mlp_ratio, int64_t head, int64_t mlp_dim, int64_t width);
-/// How heads are rotated: no tensor has it, only a config.json or a release with heads of this width.
-void check_rotation(const std::array<int64_t, 3>& axes, int64_t head_dim);
-
 }  // namespace tessera::models

@@ -15,6 +15,7 @@
 //
 // Shapes decide what they can; what they cannot tell (number of heads, text length, statistics of the latents) comes
 // from the given config.json of either form, or is what the released models have.
+#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -115,5 +116,12 @@ struct PipelineParts {
 /// looked at); `file` names it in messages. Empty where the model is not known. Throws UserError (input).
 std::string config_for(const std::string& to, const Identity& identity, const Shapes& official,
                        const std::string& given, const std::string& file);
+
+// What the weights of a model of two streams must tell. Throws UserError (input).
+
+/// Whole numbers of heads and of the feed-forward's multiple of the width; `head` and `mlp_dim` are the tensors' sizes.
+void check_heads(int64_t heads, int64_t mlp_ratio, int64_t head, int64_t mlp_dim, int64_t width);
+/// How heads are rotated: no tensor has it, only a config.json or a release with heads of this width.
+void check_rotation(const std::array<int64_t, 3>& axes, int64_t head_dim);
 
 }  // namespace tessera::models

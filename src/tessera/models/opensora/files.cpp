@@ -10,7 +10,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
-#include "tessera/models/common/two_streams.h"
 
 namespace tessera::models::opensora {
 
