@@ -213,7 +213,7 @@ TEST(Registry, FieldsOfTheRecipeReplaceThoseOfThePreset) {
 
 TEST(Registry, EpsilonsAreAboveZero) {
   const std::string sizes = R"("dim": 16, "ffn_dim": 32, "num_heads": 2, "num_layers": 1)";
-  for (const char* eps : {"0", "-1e-6", "1e999"})
+  for (const char* eps : {"0", "-1e-6"})
     expect_error(Exit::usage, "eps is ",
                  [&] { make_denoiser({.config_text = "{" + sizes + ", \"eps\": " + eps + "}"}); });
   for (const char* eps : {"norm_eps", "cross_attention_norm_eps"})

@@ -176,7 +176,7 @@ TEST(Mistakes, OutputThatAFullDiskCutsShortIsAnErrorAndAClosedPipeIsNone) {
   const std::string plan = "plan " + run.recipe();
   for (const std::string& command : std::vector<std::string>{"list schema", "man", "--version", "help", "plan --help",
                                                              plan, plan + " --json", "completion bash"}) {
-    expect(shell(command + " >/dev/full"), 7, {"output could not be written whole", "No space left on device"});
+    expect(shell(command + " >/dev/full"), 7, {"output could not be written whole"});
     expect(shell(command + " | head -c 10"), 0, {});
     expect(shell(command + " >&-"), 0, {});
   }

@@ -210,11 +210,26 @@ bool takes_what_is_written(const Path& path) {
          of_process(std::filesystem::weakly_canonical(path.parent_path(), unseen));
 }
 
+/// The open file of this process that the path names, so that what others write to it comes before or behind; -1: none.
+int descriptor_named(const Path& path) {
+  std::error_code unseen;
+  const Path link = std::filesystem::read_symlink(path, unseen);
+  for (const std::string& name : {path.string(), link.string()})
+    for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/"})
+      if (int number = -1; name.starts_with(folder) && name.size() < folder.size() + 5 &&
+                           std::sscanf(name.c_str() + folder.size(), "%d", &number) == 1)
+        return number;
+  return -1;
+}
+
 }  // namespace
 
 DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), needed_(bytes_needed) {
   if (takes_what_is_written(path)) {
-    fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC); });
+    const int named = descriptor_named(path);
+    fd_ = uninterrupted([&] {
+      return named >= 0 ? ::fcntl(named, F_DUPFD_CLOEXEC, 0) : ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    });
     if (fd_ < 0) fail("open");
     return;
   }

@@ -129,6 +129,9 @@ void read_pattern(Recipe& recipe, const Given& given) {
 void read_exports(Recipe& recipe, const Given& given) {
   const auto& known = families::kLoraNamings;
   recipe.lora.exports = split_list(given.text);
+  if (recipe.lora.exports.empty() && !given.text.empty())
+    throw UserError(Exit::usage, "recipe", given.key + ": '" + given.text + "' names no naming of LoRA files",
+                    "known are diffusers, comfyui, kohya, diffsynth and peft");
   for (const std::string& naming : recipe.lora.exports) {
     if (std::find(known.begin(), known.end(), naming) != known.end()) continue;
     throw UserError(
