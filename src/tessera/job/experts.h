@@ -35,12 +35,10 @@ struct Experts {
   std::string teacher = {};  ///< weights of a frozen denoiser, behind those of the list; empty: none
   bool own_teacher = false;  ///< it has other sizes, and is none of the store's (Job::teacher)
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
-  int64_t critic_steps =
-      0;                   ///< the list is a student and its critic, which has so many steps after each of its; 0: none
-  bool regresses = false;  ///< the student learns the ends of the teacher's paths
-  bool shared_base =
-      false;  ///< student, critic and teacher are adapters of one model, or none: it is kept once; a teacher
-              ///< of other sizes beside it
+  int64_t critic_steps = 0;  ///< of the critic after each of its student's, which the list are; 0: they are others
+  bool regresses = false;    ///< the student learns the ends of the teacher's paths
+  /// Student, critic and teacher are adapters of one model, or none, which is kept once; a teacher of other sizes beside it.
+  bool shared_base = false;
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }

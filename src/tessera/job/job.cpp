@@ -402,10 +402,10 @@ void check_matched(const net::Denoiser& model, const std::string& name, bool cri
       {model.numbers_beside() > 0, "numbers beside its prediction"}};
   for (const auto& [there, what] : beside)
     if (there)
-      throw UserError(Exit::usage, "distill.method",
-                      name + " is a model with " + what + ", and \"" + (critic ? "dmd" : "ode") +
-                          "\" makes clips of text alone",
-                      "distil a model of text to clips or pictures, or leave distill.method out");
+      throw UserError(
+          Exit::usage, "distill.method",
+          name + " is a model with " + what + ", and \"" + (critic ? "dmd" : "ode") + "\" makes clips of text alone",
+          "distil a model of text to clips or pictures, or leave distill.method out");
 }
 
 }  // namespace

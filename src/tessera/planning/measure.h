@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/planning/planning.h"
+#include "tessera/planning/planned.h"
 
 namespace tessera::planning {
 

@@ -1,4 +1,5 @@
-// What a plan says of its run: schedules, memory by rank, seconds, and the bytes beside it.
+#include "tessera/planning/planned.h"
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,7 +8,6 @@
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"
-#include "tessera/planning/planning.h"
 
 namespace tessera::planning {
 

@@ -208,7 +208,7 @@ struct Recipe {
     std::vector<double> guidance = {4, 4.5,
                                     5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
     int64_t tangent_warmup = 4000;       ///< steps
-    std::string critic;                  ///< weights that the critic begins with; empty: the teacher's or, of other sizes, the student's
+    std::string critic;                  ///< first weights; empty: the teacher's, or the student's of other sizes
     std::string critic_mode = "auto";    ///< full or lora; auto: as train.mode
     int64_t critic_steps = 5;            ///< of the critic after each of the student's
     double critic_lr = 0;                ///< 0: train.lr

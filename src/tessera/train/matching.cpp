@@ -151,8 +151,8 @@ class OfNoise : public ExpertSchedule {
 
   const size_t teacher_;                    // its place behind the networks that are trained
   const net::Denoiser* const own_teacher_;  // of other sizes; null: it has the student's
-  int64_t step_ = 0;                 // of the run
-  diffusion::TrainingSamples made_;  // of the pass
+  int64_t step_ = 0;                        // of the run
+  diffusion::TrainingSamples made_;         // of the pass
   std::vector<std::shared_ptr<net::History>>
       histories_;  // by micro-batch, of a student's chunks; none where clips are whole
 };
